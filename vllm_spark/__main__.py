@@ -1,0 +1,7 @@
+"""`python -m vllm_spark`."""
+
+import sys
+
+from vllm_spark.cli.main import main
+
+sys.exit(main())

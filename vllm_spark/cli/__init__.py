@@ -1,0 +1,1 @@
+"""One small module per verb: parse, call, render. No logic lives here."""

@@ -1,0 +1,1 @@
+"""What vLLM imports on the owner's machine. Nothing here needs a library that vLLM does not bring."""
