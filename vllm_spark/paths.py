@@ -150,17 +150,20 @@ def _replace_dir(fresh: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold an advisory lock on `path`; the kernel drops it with the process, so none can be left behind.
 
+    Args:
+        wait: wait for another holder instead of refusing.
+
     Raises:
-        ResourceError: another process holds it.
+        ResourceError: another process holds it, and `wait` is false.
     """
     with resource_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise ResourceError(
                     "another run holds the lock", where=str(path), hint="wait for it to end, then run again"
