@@ -36,11 +36,11 @@ release: $(VENV)/.done ## both wheels, the index and the audit into dist/ (PROFI
 	$(RUN)/vllm-spark release build --profile $(PROFILE)
 
 test: lint $(VENV)/.torch .venv-vllm/.done ## everything CI runs: lint, fast tests, slow tests
-	$(RUN)/python -m pytest -n 2 -m "not slow and not gpu"
-	$(RUN)/python -m pytest -m "slow and not gpu"
+	$(RUN)/python -m pytest -n 2 -m "not slow and not gpu and not exhaustive"
+	$(RUN)/python -m pytest -m "slow and not gpu and not exhaustive"
 
 test-fast: $(VENV)/.torch .venv-vllm/.done ## the fast tests only
-	$(RUN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(RUN)/python -m pytest -n 2 -m "not slow and not gpu and not exhaustive"
 
 test-exhaustive: $(VENV)/.torch ## the E2M1 encoder over all 2^32 floats
 	$(RUN)/python -m pytest tests/integration/test_e2m1_exhaustive.py -m exhaustive
