@@ -1,0 +1,1 @@
+"""The compiled extension: its toolchain from pinned wheels, and its build."""
