@@ -1,0 +1,1 @@
+"""Loads a checkpoint in bounded memory: headers, plan, reader, vLLM loader."""
