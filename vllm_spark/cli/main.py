@@ -24,6 +24,7 @@ VERBS = {
     "wheel": "wheels: repack, inspect, audit",
     "index": "the static package index: build, verify",
     "release": "the whole release: build",
+    "doctor": "is this machine fit to run vllm-spark?",
 }
 
 
