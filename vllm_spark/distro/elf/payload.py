@@ -1,0 +1,89 @@
+"""An image's bytes as the compiler made them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import zstandard
+
+from vllm_spark.distro.elf.fatbin import Compression
+from vllm_spark.errors import ArtefactError
+
+if TYPE_CHECKING:
+    from vllm_spark.distro.elf.fatbin import Entry
+    from vllm_spark.distro.elf.source import Source
+
+__all__ = ["LIMIT", "lz4_block", "payload"]
+
+LIMIT = 1 << 30  # bytes; the largest image of vLLM 0.33.0 has 65 million
+_MIN_MATCH = 4
+
+
+def payload(source: Source, entry: Entry) -> bytes:
+    """The decompressed payload of `entry`.
+
+    Raises:
+        ArtefactError: unknown or damaged compression, or a declared size beyond `LIMIT`.
+    """
+    where = f"{source.name} byte {entry.offset:#x}"
+    if max(entry.raw_size, entry.payload_size) > LIMIT:
+        raise ArtefactError(f"{entry.label} image says it has {entry.raw_size} bytes", where=where)
+    stored = source.read(entry.payload_offset, entry.payload_size)
+    if entry.compression is Compression.NONE:
+        return stored
+    try:
+        data = _expand(stored, entry)
+    except (zstandard.ZstdError, IndexError, ValueError) as err:
+        raise ArtefactError(f"damaged {entry.label} image ({err})", where=where) from err
+    if len(data) != entry.raw_size:
+        raise ArtefactError(f"{entry.label} image has {len(data)} bytes, not {entry.raw_size}", where=where)
+    return data
+
+
+def _expand(stored: bytes, entry: Entry) -> bytes:
+    if entry.compression is Compression.ZSTD:
+        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=entry.raw_size)
+    if entry.compression is Compression.LZ4:
+        return lz4_block(stored, entry.raw_size)
+    raise ValueError(f"unknown compression, flags {entry.flags:#x}")
+
+
+def lz4_block(data: bytes, limit: int) -> bytes:
+    """Decode one LZ4 block (LZ4 Block Format Description, 2022) of at most `limit` bytes.
+
+    Raises:
+        IndexError, ValueError: it is damaged or longer.
+    """
+    out = bytearray()
+    at = 0
+    while at < len(data):
+        token = data[at]
+        count, at = _length(data, at + 1, token >> 4)
+        if at + count > len(data):
+            raise ValueError("literals leave the block")
+        out += data[at : at + count]
+        at += count
+        if at == len(data):
+            break
+        distance = data[at] | data[at + 1] << 8
+        count, at = _length(data, at + 2, token & 15)
+        count += _MIN_MATCH
+        if not 0 < distance <= len(out):
+            raise ValueError("match before the start")
+        if len(out) + count > limit:
+            raise ValueError(f"more than {limit} bytes")
+        repeats = out[-distance:] * (count // distance + 1)
+        out += repeats[:count]
+    if len(out) > limit:
+        raise ValueError(f"more than {limit} bytes")
+    return bytes(out)
+
+
+def _length(data: bytes, at: int, start: int) -> tuple[int, int]:
+    if start < 15:
+        return start, at
+    while True:
+        start += data[at]
+        at += 1
+        if data[at - 1] != 255:
+            return start, at
