@@ -1,0 +1,16 @@
+# CMake toolchain file for every profile. `vllm-spark ext build` passes the SPARK_ variables.
+
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES SPARK_MACHINE SPARK_CXX SPARK_CUDA)
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR ${SPARK_MACHINE})
+set(CMAKE_CXX_COMPILER ${SPARK_CXX})
+set(CMAKE_CUDA_COMPILER ${SPARK_CUDA}/bin/nvcc)
+set(CMAKE_CUDA_HOST_COMPILER ${SPARK_CXX})
+
+# CMake would prove nvcc by linking a program with the build machine's CUDA runtime, which is not the target's.
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+set(CMAKE_CUDA_FLAGS_INIT -L${SPARK_CUDA}/target/${SPARK_MACHINE}/lib)
+
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
