@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import checkpoints as fake
@@ -142,6 +142,7 @@ def test_wide_gaps_of_a_slice_are_not_read() -> None:
     assert sum(b - a for a, b in slice_ranges(tensor, 1, 0, 2 << 20)) == 8 << 20
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 3 * SMALL), min_size=1, max_size=12), st.randoms(use_true_random=False), st.booleans())
 def test_every_needed_byte_is_read_and_delivered_once(sizes: list[int], random: object, half: bool) -> None:
     keys = [f"l.{i % 4}.{'gate_proj' if i % 2 else 'up_proj'}.w{i}" for i in range(len(sizes))]

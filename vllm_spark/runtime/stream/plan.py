@@ -259,8 +259,8 @@ def make_plan(
     small: list[Block] = []
     for name, tensors in groups.items():
         anchor = on_disk(max(tensors, key=lambda tensor: tensor.nbytes))
-        # Small first (scales), then by place on disk.
-        tensors.sort(key=lambda tensor: (tensor.nbytes >= SMALL, on_disk(tensor)))
+        # Scales before the weights that they belong to, whatever their size; then by place on disk.
+        tensors.sort(key=lambda tensor: (tensor.nbytes >= SMALL, "scale" not in tensor.key, on_disk(tensor)))
         blocks: list[Block] = []
         for tensor in tensors:
             wanted = None if needs is None else needs[tensor.key]
