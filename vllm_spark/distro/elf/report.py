@@ -50,8 +50,8 @@ class ExtensionReport:
     abi: Abi
 
 
-def inspect_extension(source: Source, device: Capability) -> ExtensionReport:
-    """Read one shared object down to the kernel names.
+def inspect_extension(source: Source, device: Capability) -> tuple[ExtensionReport, dict[KernelId, Support]]:
+    """Read one shared object down to the kernel names; the second part says what the device can do with each.
 
     Raises:
         ArtefactError: it is malformed.
@@ -59,11 +59,12 @@ def inspect_extension(source: Source, device: Capability) -> ExtensionReport:
     shared = read_shared_object(source)
     entries = [entry for container in shared.containers for entry in container.entries]
     dead = [entry for entry in entries if entry.target.runs_on(device, entry.form) is Support.ABSENT]
-    counts = Counter(kernel_support(source, shared.containers, device).values())
+    found = kernel_support(source, shared.containers, device)
+    counts = Counter(found.values())
     best = min(counts, key=_RANK.__getitem__, default=None)
     if best is None and shared.containers:
         best = Support.UNKNOWN if entries and len(dead) < len(entries) else Support.ABSENT
-    return ExtensionReport(
+    report = ExtensionReport(
         name=shared.name,
         size=shared.size,
         machine=shared.machine.removeprefix("EM_").lower(),
@@ -77,6 +78,7 @@ def inspect_extension(source: Source, device: Capability) -> ExtensionReport:
         verdict=best,
         abi=shared.abi,
     )
+    return report, found
 
 
 def kernel_support(source: Source, found: tuple[Container, ...], device: Capability) -> dict[KernelId, Support]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["Edit", "FileSource", "Part", "Source", "Span", "stream"]
+__all__ = ["Edit", "EditedSource", "FileSource", "Part", "Source", "Span", "chunks"]
 
 _CHUNK = 1 << 20
 
@@ -90,7 +91,7 @@ class Edit:
     @property
     def filled(self) -> int:
         """Bytes that the parts take."""
-        return sum(part.size if isinstance(part, Span) else len(part) for part in self.parts)
+        return sum(map(_length, self.parts))
 
     @property
     def end(self) -> int:
@@ -98,33 +99,62 @@ class Edit:
         return self.offset + self.size
 
 
-def stream(source: Source, edits: Sequence[Edit]) -> Iterator[bytes]:
-    """The bytes of `source` with `edits` made, in pieces of at most one MiB.
+class EditedSource:
+    """`source` with `edits` made; nothing is copied before it is read.
 
     Args:
         edits: disjoint, in any order.
     """
-    at = 0
-    for edit in sorted(edits, key=lambda edit: edit.offset):
-        if edit.offset < at or edit.end > source.size:
-            raise ValueError(f"edit at {edit.offset} overlaps another one or leaves the file")
-        yield from _copy(source, Span(at, edit.offset - at))
-        for part in edit.parts:
+
+    def __init__(self, source: Source, edits: Sequence[Edit]) -> None:
+        self.name = source.name
+        self.size = source.size
+        self._source = source
+        self._parts: list[Part | int] = []  # an int stands for so many zeros
+        self._starts: list[int] = []
+        at = 0
+        for edit in sorted(edits, key=lambda edit: edit.offset):
+            if edit.offset < at or edit.end > source.size:
+                raise ValueError(f"edit at {edit.offset} overlaps another one or leaves the file")
+            for part in (Span(at, edit.offset - at), *edit.parts, edit.size - edit.filled):
+                at = self._place(part, at)
+        self._place(Span(at, source.size - at), at)
+
+    def _place(self, part: Part | int, at: int) -> int:
+        if _length(part):
+            self._parts.append(part)
+            self._starts.append(at)
+        return at + _length(part)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes from `offset`.
+
+        Raises:
+            ArtefactError: the file ends before.
+        """
+        if size < 0 or offset < 0 or offset + size > self.size:
+            raise ArtefactError(f"ends before byte {offset + size}", where=self.name)
+        out = bytearray()
+        index = bisect.bisect_right(self._starts, offset) - 1
+        while len(out) < size:
+            part = self._parts[index]
+            skip = offset + len(out) - self._starts[index]
+            count = min(_length(part) - skip, size - len(out))
             if isinstance(part, Span):
-                yield from _copy(source, part)
+                out += self._source.read(part.offset + skip, count)
             else:
-                yield part
-        yield from _zeros(edit.size - edit.filled)
-        at = edit.end
-    yield from _copy(source, Span(at, source.size - at))
+                out += bytes(count) if isinstance(part, int) else part[skip : skip + count]
+            index += 1
+        return bytes(out)
 
 
-def _copy(source: Source, span: Span) -> Iterator[bytes]:
-    for done in range(0, span.size, _CHUNK):
-        yield source.read(span.offset + done, min(_CHUNK, span.size - done))
+def _length(part: Part | int) -> int:
+    if isinstance(part, Span):
+        return part.size
+    return part if isinstance(part, int) else len(part)
 
 
-def _zeros(size: int) -> Iterator[bytes]:
-    block = bytes(min(size, _CHUNK))
-    for done in range(0, size, _CHUNK):
-        yield block[: size - done]
+def chunks(source: Source) -> Iterator[bytes]:
+    """All bytes of `source`, in pieces of at most one MiB."""
+    for at in range(0, source.size, _CHUNK):
+        yield source.read(at, min(_CHUNK, source.size - at))

@@ -1,0 +1,1 @@
+"""Wheels: read, rewrite without recompressing, describe and audit."""
