@@ -1,0 +1,93 @@
+"""What the audit expects of each wheel: `build/audit.toml`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from vllm_spark.distro.elf.target import Capability, Support
+from vllm_spark.errors import ConfigError
+from vllm_spark.paths import repo_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vllm_spark.distro.wheel.names import WheelName
+
+__all__ = ["ExpectedExtension", "ExpectedWheel", "expected_for", "read_expectations"]
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ExpectedExtension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One shared object with device code.
+
+    Attributes:
+        verdict: the best that the device can do with any kernel of it.
+        native, jit: numbers of kernels that run at once, and after compiling their PTX; None leaves them open.
+    """
+
+    verdict: Support
+    native: _Count | None = None
+    jit: _Count | None = None
+
+
+class ExpectedWheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One wheel, by project and machine.
+
+    Attributes:
+        device: compute capability that it is made for, such as `12.1`.
+        max_size: bytes of the file.
+        sbom: whether it carries our bill of materials.
+        unstable: shared objects that may use libtorch's C++ symbols or CPython's private names.
+        extensions: shared objects with device code, by member name.
+    """
+
+    project: str
+    machine: str
+    device: str
+    max_size: _Count
+    sbom: bool = False
+    unstable: frozenset[str] = frozenset()
+    extensions: dict[str, ExpectedExtension] = {}
+
+    @property
+    def capability(self) -> Capability:
+        """`device` as numbers."""
+        return Capability.parse(self.device)
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    wheels: list[ExpectedWheel]
+
+
+def read_expectations(path: Path | None = None) -> list[ExpectedWheel]:
+    """Read `path`, by default `build/audit.toml` of the checkout.
+
+    Raises:
+        ConfigError: it is missing or malformed.
+    """
+    path = path or repo_root() / "build" / "audit.toml"
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=_File).wheels
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(path)) from None
+    except msgspec.DecodeError as err:
+        raise ConfigError(f"malformed ({err})", where=str(path)) from err
+
+
+def expected_for(name: WheelName, expectations: list[ExpectedWheel]) -> ExpectedWheel:
+    """The entry for the wheel called `name`.
+
+    Raises:
+        ConfigError: there is none, or more than one.
+    """
+    found = [one for one in expectations if (one.project, one.machine) == (name.project, name.machine)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{len(found)} entries for {name.project} on {name.machine}",
+            where="build/audit.toml",
+            hint="describe the wheel there once",
+        )
+    return found[0]
