@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def unpack(wheel: Path, into: Path, place: Callable[[str], str | None]) -> None:
                     shutil.copyfileobj(source, file, 1 << 20)
                 executable = (info.external_attr >> 16) & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
                 target.chmod(0o755 if executable else 0o644)
-    except zipfile.BadZipFile as err:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as err:
         raise ArtefactError(f"not a readable wheel: {err}", where=wheel.name, hint="fetch it again") from err
 
 
