@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vllm_spark.distro.series.patch import Change, Hunk, Patch
+    from vllm_spark.distro.series.diff import Change, Hunk
+    from vllm_spark.distro.series.patch import Patch
 
 __all__ = ["Failure", "diagnose"]
 

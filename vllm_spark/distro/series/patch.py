@@ -6,50 +6,16 @@ import email.header
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from io import StringIO
 from typing import NoReturn
 
-from unidiff.errors import UnidiffParseError
-from unidiff.patch import PatchedFile, PatchSet
-
-from vllm_spark.distro.series import trailers
+from vllm_spark.distro.series import diff, trailers
 from vllm_spark.errors import PatchError
 
-__all__ = ["Change", "Hunk", "Patch", "parse"]
+__all__ = ["Patch", "parse"]
 
 _FROM = re.compile(rb"From [0-9a-f]{40} Mon Sep 17 00:00:00 2001")
 _HEADER = re.compile(r"([A-Za-z][A-Za-z-]*): (.*(?:\n[ \t].*)*)")
-_HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@(?: .*)?", re.DOTALL)
 _REFRESH = "write it with `vllm-spark series export`"
-
-
-@dataclass(frozen=True)
-class Hunk:
-    """One hunk: the line where upstream's side starts, and that side's lines without prefix, as latin-1 text."""
-
-    start: int
-    source: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a patch does to one file.
-
-    Attributes:
-        path: the file after the change, or before it where the change deletes it.
-        source: the file before the change; equal to `path` unless renamed.
-        binary: a change of bytes that no hunk shows.
-        added: lines added, with their bytes as latin-1 text, without the leading `+`.
-        removed: how many lines go.
-        hunks: in the order of the file.
-    """
-
-    path: str
-    source: str
-    binary: bool
-    added: tuple[str, ...]
-    removed: int
-    hunks: tuple[Hunk, ...]
 
 
 @dataclass(frozen=True)
@@ -60,13 +26,13 @@ class Patch:
         path: where it is, below the patches folder, with `.patch`.
         headers: mail headers in order, each with its value as written (folded lines included).
         message: what stands between the headers and `---`, as written.
-        diff: everything from `---` on, as written.
+        tail: everything from `---` on, as written.
     """
 
     path: str
     headers: tuple[tuple[str, str], ...]
     message: str
-    diff: bytes
+    tail: bytes
     commit: str = "0" * 40
 
     @property
@@ -97,15 +63,16 @@ class Patch:
         return trailers.meta(self.message)
 
     @cached_property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[diff.Change, ...]:
         """What it does, file by file."""
-        return tuple(_changes(self.path, self.diff))
+        before = self.format().removesuffix(self.tail)
+        return diff.read(self.tail, self.path, before.count(b"\n") + 1)
 
     def format(self) -> bytes:
         """The file's bytes."""
         head = "".join(f"{name}: {value}\n" for name, value in self.headers)
         text = f"From {self.commit} Mon Sep 17 00:00:00 2001\n{head}\n{self.message}"
-        return text.encode("utf-8", "surrogateescape") + self.diff
+        return text.encode("utf-8", "surrogateescape") + self.tail
 
 
 def parse(path: str, data: bytes) -> Patch:
@@ -145,32 +112,3 @@ def _headers(path: str, text: str) -> list[tuple[str, str]]:
     if missing:
         _malformed(path, 2, f"no {' and no '.join(sorted(missing))} header")
     return found
-
-
-def _changes(path: str, diff: bytes) -> list[Change]:
-    # latin-1 maps each byte to one character, so that text in any encoding keeps its bytes
-    text = diff.decode("latin-1")
-    start = text.find("\ndiff --git ") + 1
-    if start == 0:
-        raise PatchError("no changes (no diff --git line)", where=path, hint=_REFRESH)
-    lines = text[start:].split("\n")
-    headers = [line for line in lines if line.startswith("@@")]
-    for line in headers:
-        if not _HUNK.fullmatch(line):
-            raise PatchError(f"malformed hunk header {line!r}", where=path, hint=_REFRESH)
-    try:
-        files = PatchSet(StringIO(text[start:], newline="\n"))
-    except UnidiffParseError as err:
-        raise PatchError(f"malformed hunk: {err}", where=path, hint=_REFRESH) from err
-    if sum(len(file) for file in files) != len(headers):
-        raise PatchError("a hunk stands outside of any file", where=path, hint=_REFRESH)
-    if len(files) != sum(line.startswith("diff --git ") for line in lines):
-        raise PatchError("a file's header is malformed", where=path, hint=_REFRESH)
-    return [_change(file) for file in files]
-
-
-def _change(file: PatchedFile) -> Change:
-    hunks = tuple(Hunk(hunk.source_start, tuple(line[1:].rstrip("\n") for line in hunk.source)) for hunk in file)
-    added = tuple(line.value.rstrip("\n") for hunk in file for line in hunk if line.is_added)
-    source = file.path if file.source_file == "/dev/null" else file.source_file.removeprefix("a/")
-    return Change(file.path, source, bool(file.is_binary_file), added, file.removed, hunks)

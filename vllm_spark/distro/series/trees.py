@@ -13,15 +13,21 @@ from vllm_spark.distro.upstream import mirror, pins
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["full_tree"]
+    from vllm_spark.distro.series.store import Series
+    from vllm_spark.distro.upstream.pins import Upstream
+
+__all__ = ["full_tree", "tree_of"]
 
 _KEPT = 4  # trees of 0.15 GB each: the present one, and those that a run on another checkout may still read
 
 
 def full_tree() -> Path:
-    """The pinned release with the whole series of the checkout, written on the first call for this state."""
-    upstream = pins.load()
-    series = store.load()
+    """The pinned release with the whole series of the checkout."""
+    return tree_of(store.load(), pins.load())
+
+
+def tree_of(series: Series, upstream: Upstream) -> Path:
+    """The pinned release with a series; written on the first call for this pair."""
     folder = paths.cache_dir("trees")
     path = folder / f"{upstream.version}-{upstream.file('sdist').sha256[:8]}-{series.digest[:16]}"
     with paths.lock(folder / ".lock", wait=True):
