@@ -42,6 +42,8 @@ def payload(source: Source, entry: Entry) -> bytes:
 
 def _expand(stored: bytes, entry: Entry) -> bytes:
     if entry.compression is Compression.ZSTD:
+        if zstandard.frame_content_size(stored) > entry.raw_size:  # the decoder would believe the frame
+            raise ValueError(f"its frame says more than {entry.raw_size} bytes")
         return zstandard.ZstdDecompressor().decompress(stored, max_output_size=entry.raw_size)
     if entry.compression is Compression.LZ4:
         return lz4_block(stored, entry.raw_size)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Abi", "SharedObject", "read_shared_object"]
 
 _FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+_TYPES = ("ET_REL", "ET_EXEC", "ET_DYN")
 _WRAPPERS = ".nvFatBinSegment"
 _WRAPPER = struct.Struct("<IIQQ")  # magic, version, address of the container, address of more of them or 0
 _WRAPPER_MAGIC = 0x466243B1
@@ -105,6 +106,8 @@ def read_shared_object(source: Source) -> SharedObject:
         elf = ELFFile(io.BufferedReader(_Raw(source)))
         if elf.elfclass != 64 or not elf.little_endian:
             raise ArtefactError("not a 64-bit little-endian ELF file", where=source.name)
+        if elf["e_type"] not in _TYPES:
+            raise ArtefactError(f"not a readable ELF file (type {elf['e_type']})", where=source.name)
         found: list[Container] = []
         for name in _FATBIN_SECTIONS:
             section = elf.get_section_by_name(name)
