@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["OWN_FOLDERS", "SUMS_FILE", "edits", "read_sums", "require_untouched"]
+__all__ = ["OWN_FOLDERS", "SUMS_FILE", "edits", "read_sums", "require_folder", "require_untouched"]
 
 SUMS_FILE = "SHA256SUMS"
 # Everything below these is the index's own; elsewhere only the files that it lists.
@@ -62,6 +62,17 @@ def edits(out: Path) -> Iterator[str]:
                 yield f"{name}: not put there by the index"
 
 
+def require_folder(out: Path) -> None:
+    """Refuse a path that is, or leads through, a file.
+
+    Raises:
+        ConfigError: it does.
+    """
+    there = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
+    if not there.is_dir():
+        raise ConfigError("not a folder", where=str(there), hint="name another folder for the index")
+
+
 def require_untouched(out: Path) -> None:
     """Refuse to build on a folder that is something else, or was edited.
 
@@ -69,7 +80,7 @@ def require_untouched(out: Path) -> None:
 
     Raises:
         ConfigError: not an index, and not empty of what an index would overwrite.
-        ArtefactError: edited by hand; all differences are named.
+        ArtefactError: edited by hand; the first difference is named.
     """
     if not (out / SUMS_FILE).exists():
         taken = [name for name in (*OWN_FOLDERS, "index.html", STATE_FILE) if (out / name).exists()]

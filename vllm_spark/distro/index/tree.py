@@ -24,7 +24,7 @@ import msgspec
 from vllm_spark import paths
 from vllm_spark.distro.index import landing, simple_html, simple_json
 from vllm_spark.distro.index.facts import FileFact, ProjectFact, ReleaseFact, read_wheel, timestamp
-from vllm_spark.distro.index.folder import SUMS_FILE, require_untouched
+from vllm_spark.distro.index.folder import SUMS_FILE, require_folder, require_untouched
 from vllm_spark.distro.index.state import STATE_FILE, State, checked, dump, load
 from vllm_spark.errors import ArtefactError, IntegrityError
 
@@ -154,9 +154,10 @@ def change(out: Path) -> Iterator[tuple[State, _Publish]]:
 
     Raises:
         ArtefactError: the folder was edited by hand.
-        ConfigError: the folder is not empty and not an index.
+        ConfigError: the path is a file, or the folder is not empty and not an index.
         ResourceError: another run is at work, or the folder cannot be written.
     """
+    require_folder(out)
     with paths.resource_errors(out), paths.lock(out / ".index.lock"):
         shutil.rmtree(out / ".staging", ignore_errors=True)
         _finish(out)
