@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader", "Stats"]
 
-Pread = "Callable[[int, list[memoryview], int], int]"
 CHUNK = 4 << 20  # one request: large enough for any disk, small enough that several threads share one read
 
 
@@ -85,6 +84,7 @@ class _Landed:
         self.at = at  # offset in the ring; None on the heap
         self.left = len(read.blocks)
         self.parts: list[Future[None]] = []
+        self.landing = 0  # parts that have not arrived yet
 
     def view(self, block: Block) -> memoryview:
         return self.memory[block.start - self.base : block.stop - self.base]
@@ -104,6 +104,7 @@ class Reader:
         direct: try O_DIRECT first.
         pread: os.preadv, or a replacement that fails on purpose.
         hold: while it returns True nothing is read ahead; only what the consumer waits for is.
+        check: called in a reading thread with every block that has landed; what it raises ends the iteration.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Reader:
         direct: bool = True,
         pread: Callable[[int, list[memoryview], int], int] = os.preadv,
         hold: Callable[[], bool] = lambda: False,
+        check: Callable[[Block, memoryview], object] | None = None,
     ) -> None:
         self.plan = plan
         self.stats = Stats()
@@ -124,6 +126,7 @@ class Reader:
         self._direct = direct
         self._pread = pread
         self._hold = hold
+        self._check = check
         self._todo = deque(plan.reads)
         self._where: dict[int, _Landed] = {}
         self._pool = ThreadPoolExecutor(threads, "spark-read")
@@ -189,11 +192,13 @@ class Reader:
             for block in read.blocks:
                 self._where[id(block)] = landed
             file = self._file(read.path)
-            landed.parts = [
-                self._pool.submit(self._fetch, file, landed, low, min(low + CHUNK, stop))
+            parts = [
+                (low, min(low + CHUNK, stop))
                 for begin, stop in read.ranges
                 for low in range(begin // PAGE * PAGE, stop, CHUNK)
             ]
+            landed.landing = len(parts)
+            landed.parts = [self._pool.submit(self._fetch, file, landed, low, high) for low, high in parts]
 
     def _file(self, path: Path) -> _File:
         if path not in self._files:
@@ -223,6 +228,12 @@ class Reader:
         if not file.direct:
             os.posix_fadvise(file.fd, low, stop - low, os.POSIX_FADV_DONTNEED)
         file.checked()
+        with self.stats.lock:
+            landed.landing -= 1
+            last = not landed.landing
+        if last and self._check is not None:
+            for block in landed.read.blocks:
+                self._check(block, landed.view(block))
 
     @staticmethod
     def _failure(what: str, landed: _Landed, at: int) -> ResourceError:
