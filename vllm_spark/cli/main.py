@@ -24,6 +24,8 @@ VERBS = {
     "wheel": "wheels: repack, inspect, audit",
     "index": "the static package index: build, verify",
     "release": "the whole release: build",
+    "layers": "what a quantisation policy does to each layer of a checkpoint",
+    "cache": "quantised weights kept by earlier loads: list, verify, prune",
     "doctor": "is this machine fit to run vllm-spark?",
 }
 
