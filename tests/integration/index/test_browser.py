@@ -62,6 +62,8 @@ def test_it_fits_the_window(server: Server, tmp_path: Path, width: int, height: 
         browser.go(f"{server.url}/index.html")
         browser.screenshot(tmp_path / "page.png")
         assert browser.js("return document.documentElement.scrollWidth") <= width
+        narrow = "return [...document.querySelectorAll('caption, p:not(.hidden)')].map(e => e.offsetWidth)"
+        assert all(found > width / 2 for found in browser.js(narrow))
         small = (
             "return [...document.querySelectorAll('p, td, th, pre')].filter("
             "e => e.offsetParent && parseFloat(getComputedStyle(e).fontSize) < 14 && !e.closest('.hidden')).length"

@@ -112,20 +112,24 @@ def _download(fact: FileFact) -> str:
 
 
 def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose rows become blocks on a phone, each cell under its column's name."""
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    """A table whose rows become blocks on a phone, each cell after its column's name.
+
+    The roles repeat what the tags say, because browsers forget the latter once a cell is laid out as a block.
+    """
+    head = "".join(f'<th role="columnheader" scope="col">{name}</th>' for name in heads)
     body = "\n".join(
-        f'<tr><th scope="row">{row[0]}</th>'
+        f'<tr role="row"><th role="rowheader" scope="row">{row[0]}</th>'
         + "".join(
-            f'<td data-label="{name}">{cell}</td>' if cell else "<td></td>"
+            f'<td role="cell" data-label="{name}">{cell}</td>' if cell else '<td role="cell"></td>'
             for name, cell in zip(heads[1:], row[1:], strict=True)
         )
         + "</tr>"
         for row in rows
     )
     return (
-        f'<div class="scroll"><table class="stack"><caption>{escape(caption)}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        f'<div class="scroll"><table class="stack" role="table"><caption>{escape(caption)}</caption>\n'
+        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
+        f'<tbody role="rowgroup">\n{body}\n</tbody></table></div>'
     )
 
 
