@@ -23,6 +23,7 @@ __all__ = [
     "cache_dir",
     "lock",
     "repo_root",
+    "require_folder",
     "require_space",
     "resource_errors",
 ]
@@ -68,6 +69,23 @@ def resource_errors(path: Path) -> Iterator[None]:
             hint = "choose a folder that you may write to"
             raise ResourceError("not writable", where=str(path), hint=hint) from err
         raise
+
+
+def require_folder(path: Path) -> None:
+    """Make `path` a folder that can be written to, before minutes of work whose result could not be kept.
+
+    Raises:
+        ConfigError: something else stands there.
+        ResourceError: it cannot be made or written to.
+    """
+    with resource_errors(path):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ConfigError("not a folder", where=str(path), hint="name another one") from None
+        # Asking the kernel beats reading mode bits: root may write anywhere but to a read-only disk.
+        with tempfile.TemporaryFile(dir=path):
+            pass
 
 
 def require_space(path: Path, needed: int) -> None:

@@ -19,7 +19,6 @@ from cyclonedx.model.component import Component, ComponentType, Diff, Patch, Pat
 from cyclonedx.model.issue import IssueClassification, IssueType
 from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from vllm_spark.errors import ArtefactError
@@ -105,6 +104,9 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def _validate(text: str, where: str) -> None:
+    # Stands here because it builds a grammar when imported, which takes seconds.
+    from cyclonedx.validation.json import JsonStrictValidator
+
     error = JsonStrictValidator(_SCHEMA).validate_str(text)
     if error is not None:
         raise ArtefactError(f"not valid CycloneDX 1.6: {str(error).splitlines()[0]}", where=where)

@@ -1,0 +1,1 @@
+"""One command from pinned upstream files to wheels and index."""
