@@ -34,3 +34,6 @@ link suffixes.so suffixes.o
 # LZ4 for PTX, plain cubin
 compile hopper.cu speed.o --compress-mode=speed -gencode arch=compute_80,code=[sm_80,compute_80]
 link speed.so speed.o
+
+# no device code; made with the C library of Debian 12
+gcc -shared -fPIC -Os -nostartfiles -s -Wl,-z,noseparate-code,--build-id=none unstable.c -o unstable.so

@@ -108,10 +108,8 @@ def test_ptx_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "data_", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x01" + bytes(60), b"\x7fELF\x02\x01" + b"\xff" * 60]
+    "head", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x01" + bytes(60), b"\x7fELF\x02\x01" + b"\xff" * 60]
 )
-def test_no_cubin(data_: bytes) -> None:
-    import struct
-
+def test_no_cubin(head: bytes) -> None:
     with pytest.raises((ValueError, struct.error)):
-        cubin_kernels(data_)
+        cubin_kernels(head)

@@ -73,7 +73,7 @@ def read_expectations(path: Path | None = None) -> list[ExpectedWheel]:
         return msgspec.toml.decode(path.read_bytes(), type=_File).wheels
     except FileNotFoundError:
         raise ConfigError("no such file", where=str(path)) from None
-    except msgspec.DecodeError as err:
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise ConfigError(f"malformed ({err})", where=str(path)) from err
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from installer.exceptions import InstallerError
-from installer.records import parse_record_file
+from installer.records import InvalidRecordEntry, parse_record_file
 from installer.sources import WheelFile
 
 from vllm_spark.distro.wheel.archive import Wheel
@@ -79,7 +79,7 @@ def read_record(wheel: Wheel) -> dict[str, Row]:
                 raise _disagree(wheel, name, "listed twice")
             if name != own:
                 rows[name] = Row(name, hash_, int(size))
-    except (InstallerError, ValueError, csv.Error) as err:
+    except (InvalidRecordEntry, ValueError, csv.Error) as err:
         raise _disagree(wheel, own, f"malformed RECORD ({err})") from err
     listed = {name for name in wheel.members if name not in {f"{wheel.dist_info}/{one}" for one in _UNHASHED}}
     for name in sorted(listed ^ set(rows)):
