@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import stat
 import sys
 import zipfile
 from pathlib import Path
@@ -31,6 +30,7 @@ LIBRARY = "vllm_spark/_C.abi3.so"
 _COMPILED = ("csrc", "build/toolchains/target.cmake")
 _PARTS = (*_COMPILED, "pyproject.toml", "README.md", "LICENSE", "vllm_spark")
 _LEFT_OUT = {"__pycache__", ".mypy_cache", ".ruff_cache"}
+_TEMPORARY = Path("/tmp")  # noqa: S108 - a path that is the same for everybody; `_workplace` guards it
 _EPOCH = "315532800"  # 1980-01-01, the first date that a zip can tell
 
 
@@ -109,17 +109,14 @@ def _digest(profile: Profile, tools: toolchain.Toolchain, compiler: Path, files:
 
 @contextlib.contextmanager
 def _workplace(digest: str) -> Iterator[Path]:
-    """An empty folder at the path that `digest` gives; a second build of the same waits for the first."""
-    root = Path("/tmp") / f"vllm-spark-{digest}"  # noqa: S108 - checked below: ours, private, no link
-    with paths.resource_errors(root):
-        root.mkdir(mode=0o700, exist_ok=True)
-        status = root.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise ResourceError("belongs to somebody else", where=str(root), hint="have it removed, then run again")
-    with paths.lock(root / "lock", wait=True):
-        work = root / "work"
-        shutil.rmtree(work, ignore_errors=True)  # what a killed build left
-        work.mkdir()
+    """An empty folder at the path that `digest` gives. One build of a user runs at a time: each takes all cores."""
+    work = _TEMPORARY / f"vllm-spark-build-{digest}"
+    with paths.lock(_TEMPORARY / f"vllm-spark-build-{os.geteuid()}.lock", wait=True), paths.resource_errors(work):
+        if work.is_symlink() or (work.exists() and work.stat().st_uid != os.geteuid()):
+            raise ResourceError("belongs to somebody else", where=str(work), hint="have it removed, then run again")
+        if work.exists():  # a killed build left it
+            shutil.rmtree(work)
+        work.mkdir(mode=0o700)
         try:
             yield work
         finally:
