@@ -17,7 +17,7 @@ from tests.integration.index.server import Server, serve
 from tests.unit.index import wheels
 from vllm_spark import paths, proc
 from vllm_spark.distro.index import clients, tree
-from vllm_spark.distro.index.facts import read_metadata
+from vllm_spark.distro.index.reading import read_metadata
 from vllm_spark.distro.index.state import load
 from vllm_spark.distro.upstream import fetch, pins
 

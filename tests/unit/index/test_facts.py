@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.index import wheels
-from vllm_spark.distro.index.facts import read_metadata, read_wheel, timestamp
+from vllm_spark.distro.index.facts import timestamp
+from vllm_spark.distro.index.reading import read_metadata, read_wheel
 from vllm_spark.errors import ArtefactError, ConfigError
 
 

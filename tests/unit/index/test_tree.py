@@ -84,7 +84,18 @@ def test_surroundings_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finally:
         os.umask(was)
     assert contents(tmp_path / "a") == contents(tmp_path / "deep" / "er" / "b")
-    assert (tmp_path / "deep/er/b/simple/vllm/index.html").stat().st_mode & 0o777 == 0o644
+    folders = {path for path in (tmp_path / "deep").rglob("*") if path.is_dir()}
+    assert len(folders) == 6
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o755}
+    served = [path for path in (tmp_path / "deep").rglob("*") if path.is_file() and path.name != ".index.lock"]
+    assert {path.stat().st_mode & 0o777 for path in served} == {0o644}
+
+
+def test_provenance_is_linked(tmp_path: Path) -> None:
+    wheel = wheels.make(tmp_path / "in", "vllm-spark", "1")
+    tree.build(tmp_path / "index", [wheel], provenance={wheel.name: "https://example.org/p?a=1&b=2"})
+    page = (tmp_path / "index/simple/vllm-spark/index.html").read_text()
+    assert 'data-provenance="https://example.org/p?a=1&amp;b=2"' in page
 
 
 def test_the_same_name_with_other_bytes_is_refused(tmp_path: Path) -> None:
@@ -165,6 +176,16 @@ def _link(out: Path) -> None:
     page.symlink_to(out.parent / "elsewhere.html")
 
 
+def _linked_folder(out: Path) -> None:
+    (out / "simple").rename(out.parent / "simple")
+    (out / "simple").symlink_to(out.parent / "simple")
+
+
+def _linked_project(out: Path) -> None:
+    (out / "simple" / "vllm").rename(out.parent / "vllm")
+    (out / "simple" / "vllm").symlink_to(out.parent / "vllm")
+
+
 WHEEL = "files/vllm-0.33.0+spark.1-cp38-abi3-manylinux_2_28_aarch64.whl"
 
 
@@ -183,6 +204,8 @@ WHEEL = "files/vllm-0.33.0+spark.1-cp38-abi3-manylinux_2_28_aarch64.whl"
         (_stray("simple/torch/index.html"), "not put there by the index"),
         (_stray(WHEEL), "5 bytes, the index recorded"),
         (_link, "is a symbolic link"),
+        (_linked_folder, "simple: is a symbolic link"),
+        (_linked_project, "simple/vllm: not put there by the index"),
         (_stray("SHA256SUMS"), "malformed line"),
     ],
 )

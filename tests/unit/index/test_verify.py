@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.unit.index import wheels
-from vllm_spark.distro.index import releases, tree
+from vllm_spark.distro.index import pages, releases, tree
 from vllm_spark.distro.index.folder import SUMS_FILE
 from vllm_spark.distro.index.state import State, dump, load
 from vllm_spark.distro.index.verify import RULES, verify
@@ -143,9 +143,9 @@ def test_every_rule_has_a_fault_and_a_reason() -> None:
 def _forge(out: Path, change: Callable[[State], State]) -> None:
     """What a hand does that knows the format: facts, pages and sums changed together."""
     state = change(load(out))
-    pages = tree.render(state)
-    pages[SUMS_FILE] = tree.sums(state, pages)
-    for path, data in pages.items():
+    fresh = pages.render(state)
+    fresh[SUMS_FILE] = pages.sums(state, fresh)
+    for path, data in fresh.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_bytes(data)
 

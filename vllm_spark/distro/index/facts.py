@@ -1,30 +1,18 @@
-"""What the index knows: facts read from wheels, and what a release says about itself.
+"""What the index knows: facts of wheels (see `reading`), and what a release says about itself.
 
 The structs here are the lines of `index.jsonl` (see `state`) and the only input of every page.
 """
 
 from __future__ import annotations
 
-import hashlib
-import zipfile
 from datetime import UTC, datetime
-from email import policy
-from email.parser import BytesParser
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from vllm_spark.distro.upstream.fetch import sha256_of
-from vllm_spark.errors import ArtefactError, ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from vllm_spark.errors import ConfigError
 
 __all__ = [
     "FileFact",
@@ -33,13 +21,8 @@ __all__ = [
     "ReleaseFact",
     "SiteFact",
     "Verdict",
-    "read_metadata",
-    "read_wheel",
     "timestamp",
 ]
-
-# METADATA carries the README: vLLM's is 40 kB. A hundred times that is an attack or an accident.
-_METADATA_LIMIT = 4 << 20
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 # `+` and `!` belong to versions; a slash, a leading dot or a blank never does.
@@ -168,82 +151,3 @@ def timestamp(when: datetime) -> str:
     if when.tzinfo is None:
         raise ConfigError("a time without a zone", where=str(when), hint="add Z or an offset such as +00:00")
     return when.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def read_metadata(wheel: Path) -> bytes:
-    """The METADATA member of a wheel, byte by byte.
-
-    Raises:
-        ArtefactError: no zip, no or several METADATA, an absurd size, or a member that does not decompress.
-    """
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            found = [
-                info
-                for info in archive.infolist()
-                if len(parts := PurePosixPath(info.filename).parts) == 2
-                and parts[0].endswith(".dist-info")
-                and parts[1] == "METADATA"
-            ]
-            if len(found) != 1:
-                raise ArtefactError(f"{len(found)} METADATA members, one expected", where=str(wheel))
-            if found[0].file_size > _METADATA_LIMIT:
-                raise ArtefactError(f"METADATA claims {found[0].file_size} bytes", where=str(wheel))
-            return archive.read(found[0])
-    except zipfile.BadZipFile as err:
-        raise ArtefactError(f"not a whole wheel: {err}", where=str(wheel), hint="build or fetch it again") from err
-
-
-def read_wheel(wheel: Path, *, uploaded: str | None = None, files_url: str | None = None) -> tuple[FileFact, bytes]:
-    """The facts of a wheel and its METADATA.
-
-    Args:
-        uploaded: see `FileFact`.
-        files_url: the address of the folder in which the wheel is published, where that is not `files/`.
-
-    Raises:
-        ArtefactError: it is no wheel, or its name and its METADATA disagree.
-        ConfigError: there is no such file.
-    """
-    if not wheel.is_file():
-        raise ConfigError("no such file", where=str(wheel), hint="name the wheels that were built")
-    metadata = read_metadata(wheel)
-    headers = BytesParser(policy=policy.compat32).parsebytes(metadata, headersonly=True)
-    try:
-        project, version, _build, _tags = parse_wheel_filename(wheel.name)
-        inner = canonicalize_name(headers["Name"] or ""), Version(headers["Version"] or "")
-        requires = headers["Requires-Python"]
-        SpecifierSet(requires or "")
-        exact = _exact(headers.get_all("Requires-Dist") or [])
-    except (InvalidWheelFilename, InvalidVersion, InvalidSpecifier, InvalidRequirement) as err:
-        raise ArtefactError(str(err), where=wheel.name, hint="vllm-spark wheel audit names every fault") from err
-    if inner != (project, version):
-        what = f"the file name says {project} {version}, METADATA says {inner[0]} {inner[1]}"
-        raise ArtefactError(what, where=wheel.name, hint="build the wheel again; a wheel cannot be renamed")
-    record = {
-        "project": project,
-        "version": str(version),
-        "filename": wheel.name,
-        "sha256": sha256_of(wheel),
-        "size": wheel.stat().st_size,
-        "metadata_sha256": hashlib.sha256(metadata).hexdigest(),
-        "requires_python": requires,
-        "exact": exact,
-        "uploaded": uploaded,
-        "url": f"{files_url.rstrip('/')}/{quote(wheel.name, safe='')}" if files_url else None,
-    }
-    try:
-        return msgspec.convert(record | {"kind": "file"}, FileFact), metadata
-    except msgspec.ValidationError as err:
-        raise ArtefactError(f"cannot be listed: {err}", where=wheel.name) from err
-
-
-def _exact(lines: list[str]) -> tuple[tuple[str, str], ...]:
-    pins = {}
-    for requirement in map(Requirement, lines):
-        specifiers = list(requirement.specifier)
-        if requirement.marker is None and len(specifiers) == 1:
-            only = specifiers[0]
-            if only.operator == "==" and not only.version.endswith(".*"):
-                pins[canonicalize_name(requirement.name)] = str(Version(only.version))
-    return tuple(sorted(pins.items()))

@@ -56,6 +56,8 @@ def edits(out: Path) -> Iterator[str]:
         elif not there.is_file() and (path == STATE_FILE or path.endswith(".metadata")):
             yield f"{path}: missing"
     for own in OWN_FOLDERS:
+        if (out / own).is_symlink():
+            yield f"{own}: is a symbolic link"
         for there in sorted((out / own).rglob("*")):
             name = there.relative_to(out).as_posix()
             if name not in sums and (there.is_symlink() or not there.is_dir()):

@@ -9,8 +9,8 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from vllm_spark.distro.index import folder, lines
+from vllm_spark.distro.index.publish import change
 from vllm_spark.distro.index.state import State, checked, load
-from vllm_spark.distro.index.tree import change
 from vllm_spark.errors import ConfigError, NothingToDo
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def yank(out: Path, version: str, reason: str, *, project: str = lines.MAIN) -> 
     Raises:
         ConfigError: no such version, or no reason.
         NothingToDo: it is yanked already; a second reason does not replace the first.
-        ArtefactError: see `tree.change`.
+        ArtefactError: see `publish.change`.
     """
     if not reason.strip():
         raise ConfigError("a yank needs a reason", hint='add --reason "…"; owners read it')

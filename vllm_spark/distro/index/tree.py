@@ -6,34 +6,29 @@
     simple/              what pip and uv read: index.html and index.json, per project too
     files/               wheels, and beside each its METADATA as `<wheel>.metadata`
 
-A change is first laid out in `.staging`; renaming that to `.commit` decides that it happens, and its files are
-then moved into place, `SHA256SUMS` last. A run that dies before the rename left nothing; one that dies after it
-is finished by the next. Files that are not the index's own (a `CNAME`, a `.git`) are left alone.
+Files that are not the index's own (a `CNAME`, a `.git`) are left alone. `publish` says how a change happens.
 """
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllm_spark import paths
-from vllm_spark.distro.index import landing, simple_html, simple_json
-from vllm_spark.distro.index.facts import FileFact, ProjectFact, ReleaseFact, read_wheel, timestamp
-from vllm_spark.distro.index.folder import SUMS_FILE, require_folder, require_untouched
-from vllm_spark.distro.index.state import STATE_FILE, State, checked, dump, load
-from vllm_spark.errors import ArtefactError, IntegrityError
+from vllm_spark.distro.index.facts import FileFact, ProjectFact, ReleaseFact, timestamp
+from vllm_spark.distro.index.publish import change
+from vllm_spark.distro.index.reading import read_wheel
+from vllm_spark.distro.index.state import State, checked
+from vllm_spark.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
-__all__ = ["Built", "build", "change", "render"]
+__all__ = ["Built", "build"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,7 @@ def build(
     base_url: str | None = None,
     files_url: str | None = None,
     uploaded: datetime | None = None,
+    provenance: Mapping[str, str] = MappingProxyType({}),
     projects: Iterable[ProjectFact] = (),
     releases: Iterable[ReleaseFact] = (),
 ) -> Built:
@@ -70,6 +66,7 @@ def build(
         files_url: where these wheels are published, if not in `files/`; they are laid there all the same, to be
             uploaded together with their `.metadata`.
         uploaded: the release's time; clients that look at dates ignore files without one.
+        provenance: address of the attestations by file name (PEP 740), for wheels that are new.
         projects: replaces what is known of these projects.
         releases: descriptions for the landing page.
 
@@ -80,7 +77,9 @@ def build(
         ResourceError: no space, no permission, or another run is at work.
     """
     when = timestamp(uploaded) if uploaded else None
-    read = [read_wheel(wheel, uploaded=when, files_url=files_url) for wheel in wheels]
+    read = [
+        read_wheel(wheel, uploaded=when, files_url=files_url, provenance=provenance.get(wheel.name)) for wheel in wheels
+    ]
     with change(out) as (old, publish):
         added = _new_files(old, [fact for fact, _metadata in read])
         new = State(
@@ -92,122 +91,6 @@ def build(
         incoming = {fact.filename: (wheel, data) for wheel, (fact, data) in zip(wheels, read, strict=True)}
         written = publish(checked(new), {fact.filename: incoming[fact.filename] for fact in added})
         return Built(out, added, len(old.files), written)
-
-
-def render(state: State) -> dict[str, bytes]:
-    """Every generated page by its path below the folder, the state among them: a pure function of the facts."""
-    pages = {
-        "simple/index.html": simple_html.root_page(state.projects),
-        "simple/index.json": simple_json.root_page(state.projects),
-    }
-    for project in state.projects:
-        files = state.of(project.name)
-        pages[f"simple/{project.name}/index.html"] = simple_html.project_page(project, files)
-        pages[f"simple/{project.name}/index.json"] = simple_json.project_page(project, files)
-    return pages | {"index.html": landing.page(state), STATE_FILE: dump(state)}
-
-
-def sums(state: State, pages: Mapping[str, bytes]) -> bytes:
-    """The lines of `SHA256SUMS`, as coreutils writes them."""
-    digests = {path: hashlib.sha256(data).hexdigest() for path, data in pages.items()}
-    for fact in state.files:
-        digests[f"files/{fact.filename}"] = fact.sha256
-        digests[f"files/{fact.filename}.metadata"] = fact.metadata_sha256
-    return "".join(f"{digest}  {path}\n" for path, digest in sorted(digests.items())).encode()
-
-
-Incoming = dict[str, tuple["Path", bytes]]
-
-
-@dataclass(frozen=True)
-class _Publish:
-    """Lays a new state out beside the old one and switches over."""
-
-    out: Path
-
-    def __call__(self, state: State, incoming: Incoming) -> tuple[str, ...]:
-        pages = render(state)
-        pages[SUMS_FILE] = sums(state, pages)
-        changed = {path: data for path, data in pages.items() if not _holds(self.out / path, data)}
-        if not changed and not incoming:
-            return ()
-        staging = self.out / ".staging"
-        try:
-            for name, (wheel, metadata) in incoming.items():
-                expected = next(fact.sha256 for fact in state.files if fact.filename == name)
-                _copy(wheel, staging / "files" / name, expected)
-                paths.atomic_write(staging / "files" / f"{name}.metadata", metadata)
-            for path, data in changed.items():
-                paths.atomic_write(staging / path, data)
-            written = tuple(_below(staging))
-            staging.rename(self.out / ".commit")
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        _finish(self.out)
-        return written
-
-
-@contextmanager
-def change(out: Path) -> Iterator[tuple[State, _Publish]]:
-    """Hold the index for one change: its state now, and the function that publishes the next one.
-
-    Raises:
-        ArtefactError: the folder was edited by hand.
-        ConfigError: the path is a file, or the folder is not empty and not an index.
-        ResourceError: another run is at work, or the folder cannot be written.
-    """
-    require_folder(out)
-    with paths.resource_errors(out), paths.lock(out / ".index.lock"):
-        shutil.rmtree(out / ".staging", ignore_errors=True)
-        _finish(out)
-        require_untouched(out)
-        state = load(out)
-        _require_wheels(out, state)
-        yield state, _Publish(out)
-
-
-def _require_wheels(out: Path, state: State) -> None:
-    for fact in state.files:
-        path = out / "files" / fact.filename
-        size = path.stat().st_size if path.is_file() else None
-        if size != fact.size and not (size is None and fact.url):
-            what = "missing" if size is None else f"{size} bytes, the index recorded {fact.size}"
-            raise ArtefactError(what, where=str(path), hint="restore the published copy")
-
-
-def _finish(out: Path) -> None:
-    """Move the files of a decided change into place."""
-    commit = out / ".commit"
-    if not commit.is_dir():
-        return
-    for path in _below(commit):
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        (commit / path).replace(out / path)
-    shutil.rmtree(commit)
-
-
-def _below(folder: Path) -> list[str]:
-    """Relative paths of the files, in the order that is safe to appear in: wheels, pages, root, sums."""
-    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    return sorted(found, key=lambda path: (path == SUMS_FILE, path == STATE_FILE, "/" not in path, path))
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == data
-
-
-def _copy(source: Path, target: Path, sha256: str) -> None:
-    paths.require_space(target, source.stat().st_size)
-    digest = hashlib.sha256()
-    with source.open("rb") as src, paths.atomic_file(target) as dst:
-        while chunk := src.read(1 << 20):
-            digest.update(chunk)
-            dst.write(chunk)
-        if digest.hexdigest() != sha256:
-            raise IntegrityError(
-                "changed while it was copied", where=str(source), hint="let its writer end, then retry"
-            )
 
 
 def _new_files(old: State, facts: Sequence[FileFact]) -> tuple[FileFact, ...]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from pypi_simple import ProjectPage
 
-from vllm_spark.distro.index import clients, folder, state, tree
-from vllm_spark.distro.index.facts import read_metadata
+from vllm_spark.distro.index import clients, folder, pages, state
+from vllm_spark.distro.index.reading import read_metadata
 from vllm_spark.distro.upstream.fetch import sha256_of
 from vllm_spark.errors import ArtefactError
 
@@ -115,14 +115,14 @@ class RebuildIdentical(Rule):
 
     def check(self, index: Opened) -> Iterator[str]:
         """Render everything and compare."""
-        pages = tree.render(index.state)
-        pages[folder.SUMS_FILE] = tree.sums(index.state, pages)
-        for path, data in pages.items():
+        fresh = pages.render(index.state)
+        fresh[folder.SUMS_FILE] = pages.sums(index.state, fresh)
+        for path, data in fresh.items():
             there = index.out / path
             if not there.is_file() or there.read_bytes() != data:
                 yield f"{path}: differs from what its facts give"
         for edit in folder.edits(index.out):
-            if edit.split(": ")[0] not in pages:
+            if edit.split(": ")[0] not in fresh:
                 yield edit
 
 
