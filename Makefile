@@ -53,7 +53,7 @@ lint: $(VENV)/.torch ## ruff, mypy, codespell, the series' own rules
 	$(RUN)/vllm-spark series lint
 
 bench: $(VENV)/.torch ## the figures of README, measured here
-	$(RUN)/python benchmarks/run.py
+	$(RUN)/python -m benchmarks.run
 
 lock: $(VENV)/.done ## renew build/constraints/dev.txt from pyproject.toml
 	$(RUN)/uv pip compile --quiet --universal --python-version 3.11 --group dev --output-file build/constraints/dev.txt
