@@ -54,9 +54,7 @@ def message(name: str, *, drop: tuple[str, ...] = (), **trailers: str | tuple[st
     return f"model: change {name}\n\nWithout it nothing here would change, and a plugin cannot do it.\n\n{tail}\n"
 
 
-def sdist(
-    folder: Path, project: str, version: str, files: dict[str, bytes], *, executable: tuple[str, ...] = ()
-) -> Path:
+def sdist(folder: Path, project: str, version: str, files: dict[str, bytes], executable: tuple[str, ...] = ()) -> Path:
     """An sdist of these files."""
     path = folder / f"{project}-{version}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:

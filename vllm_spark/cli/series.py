@@ -159,5 +159,6 @@ def _detail(outcome: Outcome) -> str:
     if outcome.state == "skipped":
         return f"needs {', '.join(outcome.blocked_by)}"
     if outcome.state == "failed":
-        return f"{len(outcome.failures)} places differ"
-    return f"{len(outcome.files)} files" + (f"; {len(outcome.offsets)} hunks displaced" if outcome.offsets else "")
+        return "see below"
+    displaced = f"; displaced hunks: {len(outcome.offsets)}" if outcome.offsets else ""
+    return ", ".join(outcome.files[:3]) + (" …" if len(outcome.files) > 3 else "") + displaced

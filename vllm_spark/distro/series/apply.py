@@ -17,6 +17,7 @@ from vllm_spark.errors import ConfigError, PatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vllm_spark import proc
     from vllm_spark.distro.series.patch import Patch
     from vllm_spark.distro.series.store import Series
     from vllm_spark.distro.upstream.mirror import Mirror
@@ -98,7 +99,12 @@ class Stack:
         if done.status != 0:
             return Outcome(patch, "failed", failures=diagnose(patch, said, self.content))
         offsets = tuple(line.rstrip(".") for line in said.splitlines() if _OFFSET.match(line))
-        parent, self.tip = self.tip, self._commit(patch)
+        made = self._commit(patch)
+        if made.status != 0:
+            git("read-tree", self.tip)
+            why = f"git makes no commit of it: {made.output.strip().removeprefix('fatal: ')}"
+            return Outcome(patch, "failed", failures=(Failure("its header", 0, 0, why),))
+        parent, self.tip = self.tip, made.text.strip()
         names = git("diff-tree", "-r", "-z", "--no-renames", "--name-only", parent, self.tip).text
         files = tuple(name for name in names.split("\0") if name)
         return Outcome(patch, "offset" if offsets else "applied", files, self.tip, offsets)
@@ -108,7 +114,7 @@ class Stack:
         done = self.repository("cat-file", "blob", f":{path}", check=False)
         return done.stdout if done.status == 0 else None
 
-    def _commit(self, patch: Patch) -> str:
+    def _commit(self, patch: Patch) -> proc.Finished:
         git = self.repository
         message, rest = git.path / "spark-message", git.path / "spark-rest"
         told = git("mailinfo", "-k", "--encoding=UTF-8", str(message), str(rest), stdin=patch.format()).text
@@ -120,15 +126,9 @@ class Stack:
         }
         body = facts.get("Subject", "").encode("utf-8", "surrogateescape") + b"\n\n" + message.read_bytes()
         tree = git.line("write-tree")
-        try:
-            done = git("commit-tree", tree, "-p", self.tip, stdin=body, env=author, check=False)
-        finally:
-            message.unlink()
-            rest.unlink()
-        if done.status != 0:
-            said = done.output.strip().removeprefix("fatal: ")
-            raise PatchError(f"git takes no commit with this header: {said}", where=patch.path, hint="mend From, Date")
-        return done.text.strip()
+        message.unlink()
+        rest.unlink()
+        return git("commit-tree", tree, "-p", self.tip, stdin=body, env=author, check=False)
 
 
 @contextlib.contextmanager

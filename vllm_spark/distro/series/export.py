@@ -102,6 +102,8 @@ def from_tree(tree: Path, base: str) -> dict[str, bytes]:
 def _named(commit: str, data: bytes, tree: Path) -> Patch:
     """A rendered commit under the path that its own trailers give it."""
     where = f"{tree} commit {commit[:12]}"
+    if not data:
+        raise PatchError("changes nothing", where=where, hint="drop the commit, or finish it")
     patch = patches.parse(where, data)
     return patches.parse(f"{patch.meta.name}.patch", data)
 

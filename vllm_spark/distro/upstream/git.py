@@ -58,8 +58,8 @@ _PINS = {
     "format.signOff": "false",
     "format.suffix": ".patch",
     "format.useAutoBase": "false",
-    "i18n.commitEncoding": "utf-8",
-    "i18n.logOutputEncoding": "utf-8",
+    "i18n.commitEncoding": "UTF-8",
+    "i18n.logOutputEncoding": "UTF-8",
     "mailinfo.scissors": "false",
 }
 # The repository's own file outranks .gitattributes inside the tree: bytes stay bytes, and function names
