@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pip
 import pytest
 
 from tests.integration.index.server import Server, serve
@@ -53,7 +54,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def venv(tmp_path: Path, world: World) -> dict[str, str]:
     """The environment of an owner's shell: a fresh virtual environment, and the default index in its settings."""
-    proc.run([sys.executable, "-m", "venv", str(tmp_path / "venv")])
+    proc.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")])
+    site = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    (site / "pip").symlink_to(Path(pip.__file__).parent)  # seconds faster than unpacking it each time
     bin_dir = tmp_path / "venv" / "bin"
     return clients.clean_environment() | {
         "PATH": f"{bin_dir}:{Path(clients.uv()).parent}:{os.environ['PATH']}",

@@ -13,7 +13,7 @@ from vllm_spark.distro.index import pages, releases, tree
 from vllm_spark.distro.index.folder import SUMS_FILE
 from vllm_spark.distro.index.state import State, dump, load
 from vllm_spark.distro.index.verify import RULES, verify
-from vllm_spark.errors import ArtefactError
+from vllm_spark.errors import ArtefactError, ToolMissing
 
 VLLM = "files/vllm-0.33.0+spark.1-cp38-abi3-manylinux_2_28_aarch64.whl"
 
@@ -202,6 +202,16 @@ def test_wheels_hosted_elsewhere_are_named_not_judged(tmp_path: Path) -> None:
     assert report.problems == ()
     assert len(report.elsewhere) == 2
     assert tree.build(out, wheels.release(tmp_path / "in", 2)).kept == 2
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_without_its_judges_the_rule_stops(out: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    monkeypatch.setattr("sys.executable", str(out.parent / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(out.parent))
+    if tool == "pip":
+        monkeypatch.setattr("importlib.util.find_spec", {"pip": None}.get)
+    with pytest.raises(ToolMissing, match=tool):
+        verify(out)
 
 
 def test_what_is_no_index(tmp_path: Path, out: Path) -> None:

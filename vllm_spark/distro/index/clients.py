@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from vllm_spark import proc
+from vllm_spark.errors import ToolMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +44,13 @@ def uv() -> str:
 
 
 def refusals(out: Path, fact: FileFact) -> Iterator[str]:
-    """One sentence for each client that does not choose `fact` from the index in `out`."""
+    """One sentence for each client that does not choose `fact` from the index in `out`.
+
+    Raises:
+        ToolMissing: pip or uv is not installed, so nobody can judge.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise ToolMissing("not installed", where="pip", hint=f"{sys.executable} -m ensurepip")
     tags = parse_wheel_filename(fact.filename)[3]
     named = {tag.platform for tag in tags}
     known = [platform for platform in named if platform == "any" or platform.startswith("manylinux_")]
