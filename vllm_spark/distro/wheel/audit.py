@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vllm_spark.distro.wheel.expected import ExpectedWheel
 
-__all__ = ["Audit", "Violation", "audit"]
+__all__ = ["Audit", "Violation", "audit", "check"]
 
 
 @dataclass(frozen=True)
@@ -59,4 +59,9 @@ def audit(
     facts = read_facts(path, expected.capability)
     before = read_facts(original, expected.capability) if original else None
     case = Case(facts, expected, None if patches is None else frozenset(patches), before)
-    return Audit(facts, tuple(Violation(rule.id, line) for rule in RULES for line in rule.check(case)))
+    return Audit(facts, check(case))
+
+
+def check(case: Case) -> tuple[Violation, ...]:
+    """Run every rule on facts that are at hand."""
+    return tuple(Violation(rule.id, line) for rule in RULES for line in rule.check(case))
