@@ -40,12 +40,6 @@ def test_exact_pins_are_those_without_choice(tmp_path: Path) -> None:
     assert read_wheel(wheel)[0].exact == (("vllm", "0.33.0+spark.1"),)
 
 
-def test_published_elsewhere(tmp_path: Path) -> None:
-    wheel = wheels.make(tmp_path, "vllm", wheels.VLLM)
-    fact, _metadata = read_wheel(wheel, files_url="https://example.org/v1/")
-    assert fact.url == "https://example.org/v1/vllm-0.33.0%2Bspark.1-py3-none-any.whl"
-
-
 def _not_a_zip(folder: Path) -> Path:
     path = folder / "vllm-1-py3-none-any.whl"
     path.write_bytes(b"<html>not found</html>")

@@ -98,6 +98,13 @@ def test_provenance_is_linked(tmp_path: Path) -> None:
     assert 'data-provenance="https://example.org/p?a=1&amp;b=2"' in page
 
 
+def test_published_elsewhere(tmp_path: Path) -> None:
+    wheel = wheels.make(tmp_path / "in", "vllm", wheels.VLLM)
+    (fact,) = tree.build(tmp_path / "index", [wheel], files_url="https://example.org/v1/").added
+    assert fact.url == "https://example.org/v1/vllm-0.33.0%2Bspark.1-py3-none-any.whl"
+    assert (tmp_path / "index" / "files" / wheel.name).is_file()
+
+
 def test_the_same_name_with_other_bytes_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "index"
     build(out, tmp_path, 1)
@@ -132,6 +139,8 @@ def test_a_release_is_described_once(tmp_path: Path) -> None:
     [
         {"base_url": "javascript:alert(1)"},
         {"base_url": 'https://example.org/"onload="x'},
+        {"files_url": "nowhere"},
+        {"provenance": {"vllm-0.33.0+spark.1-cp38-abi3-manylinux_2_28_aarch64.whl": "nowhere"}},
         {"projects": [ProjectFact("vllm", tracks=("ftp://example.org",))]},
         {"projects": [ProjectFact("Not Normal")]},
         {
@@ -141,7 +150,7 @@ def test_a_release_is_described_once(tmp_path: Path) -> None:
         },
         {"releases": [ReleaseFact("v", "one", "1", "1", "1", "1")]},
     ],
-    ids=["script", "quote", "scheme", "name", "patch", "version"],
+    ids=["script", "quote", "files", "provenance", "scheme", "name", "patch", "version"],
 )
 def test_values_that_cannot_be_recorded_are_refused(tmp_path: Path, given: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

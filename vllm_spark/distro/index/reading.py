@@ -8,7 +8,6 @@ from email import policy
 from email.parser import BytesParser
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -53,15 +52,8 @@ def read_metadata(wheel: Path) -> bytes:
         raise ArtefactError(f"not a whole wheel: {err}", where=str(wheel), hint="build or fetch it again") from err
 
 
-def read_wheel(
-    wheel: Path, *, uploaded: str | None = None, files_url: str | None = None, provenance: str | None = None
-) -> tuple[FileFact, bytes]:
-    """The facts of a wheel and its METADATA.
-
-    Args:
-        uploaded: see `FileFact`.
-        provenance: see `FileFact`.
-        files_url: the address of the folder in which the wheel is published, where that is not `files/`.
+def read_wheel(wheel: Path) -> tuple[FileFact, bytes]:
+    """The facts of a wheel, as far as it tells them itself, and its METADATA.
 
     Raises:
         ArtefactError: it is no wheel, or its name and its METADATA disagree.
@@ -70,35 +62,39 @@ def read_wheel(
     if not wheel.is_file():
         raise ConfigError("no such file", where=str(wheel), hint="name the wheels that were built")
     metadata = read_metadata(wheel)
-    headers = BytesParser(policy=policy.compat32).parsebytes(metadata, headersonly=True)
-    try:
-        project, version, _build, _tags = parse_wheel_filename(wheel.name)
-        inner = canonicalize_name(headers["Name"] or ""), Version(headers["Version"] or "")
-        requires = headers["Requires-Python"]
-        SpecifierSet(requires or "")
-        exact = _exact(headers.get_all("Requires-Dist") or [])
-    except (InvalidWheelFilename, InvalidVersion, InvalidSpecifier, InvalidRequirement) as err:
-        raise ArtefactError(str(err), where=wheel.name, hint="vllm-spark wheel audit names every fault") from err
-    if inner != (project, version):
-        what = f"the file name says {project} {version}, METADATA says {inner[0]} {inner[1]}"
-        raise ArtefactError(what, where=wheel.name, hint="build the wheel again; a wheel cannot be renamed")
+    project, version, requires_python, exact = _described(wheel.name, metadata)
     record = {
+        "kind": "file",
         "project": project,
-        "version": str(version),
+        "version": version,
         "filename": wheel.name,
         "sha256": sha256_of(wheel),
         "size": wheel.stat().st_size,
         "metadata_sha256": hashlib.sha256(metadata).hexdigest(),
-        "requires_python": requires,
+        "requires_python": requires_python,
         "exact": exact,
-        "uploaded": uploaded,
-        "url": f"{files_url.rstrip('/')}/{quote(wheel.name, safe='')}" if files_url else None,
-        "provenance": provenance,
     }
     try:
-        return msgspec.convert(record | {"kind": "file"}, FileFact), metadata
+        return msgspec.convert(record, FileFact), metadata
     except msgspec.ValidationError as err:
         raise ArtefactError(f"cannot be listed: {err}", where=wheel.name) from err
+
+
+def _described(name: str, metadata: bytes) -> tuple[str, str, str | None, tuple[tuple[str, str], ...]]:
+    """Project, version, Requires-Python and exact requirements, once file name and METADATA agree."""
+    headers = BytesParser(policy=policy.compat32).parsebytes(metadata, headersonly=True)
+    try:
+        project, version, _build, _tags = parse_wheel_filename(name)
+        inner = canonicalize_name(headers["Name"] or ""), Version(headers["Version"] or "")
+        requires_python: str | None = headers["Requires-Python"]
+        SpecifierSet(requires_python or "")
+        exact = _exact(headers.get_all("Requires-Dist") or [])
+    except (InvalidWheelFilename, InvalidVersion, InvalidSpecifier, InvalidRequirement) as err:
+        raise ArtefactError(str(err), where=name, hint="vllm-spark wheel audit names every fault") from err
+    if inner != (project, version):
+        what = f"the file name says {project} {version}, METADATA says {inner[0]} {inner[1]}"
+        raise ArtefactError(what, where=name, hint="build the wheel again; a wheel cannot be renamed")
+    return project, str(version), requires_python, exact
 
 
 def _exact(lines: list[str]) -> tuple[tuple[str, str], ...]:

@@ -76,21 +76,29 @@ def build(
         ConfigError: the folder is not empty and not an index.
         ResourceError: no space, no permission, or another run is at work.
     """
-    when = timestamp(uploaded) if uploaded else None
-    read = [
-        read_wheel(wheel, uploaded=when, files_url=files_url, provenance=provenance.get(wheel.name)) for wheel in wheels
-    ]
+    read = {wheel: read_wheel(wheel) for wheel in wheels}
+    told = [_told(fact, files_url, uploaded, provenance) for fact, _metadata in read.values()]
     with change(out) as (old, publish):
-        added = _new_files(old, [fact for fact, _metadata in read])
+        added = _new_files(old, told)
         new = State(
             msgspec.structs.replace(old.site, base_url=base_url.rstrip("/")) if base_url else old.site,
             _merge_projects(old, projects, added),
             (*old.files, *added),
             (*old.releases, *_new_releases(old, releases)),
         )
-        incoming = {fact.filename: (wheel, data) for wheel, (fact, data) in zip(wheels, read, strict=True)}
-        written = publish(checked(new), {fact.filename: incoming[fact.filename] for fact in added})
-        return Built(out, added, len(old.files), written)
+        names = {fact.filename for fact in added}
+        incoming = {wheel.name: (wheel, metadata) for wheel, (_, metadata) in read.items() if wheel.name in names}
+        return Built(out, added, len(old.files), publish(checked(new), incoming))
+
+
+def _told(fact: FileFact, files_url: str | None, uploaded: datetime | None, provenance: Mapping[str, str]) -> FileFact:
+    """The facts that no wheel tells of itself."""
+    return msgspec.structs.replace(
+        fact,
+        url=f"{files_url.rstrip('/')}/{fact.quoted}" if files_url else None,
+        uploaded=timestamp(uploaded) if uploaded else None,
+        provenance=provenance.get(fact.filename),
+    )
 
 
 def _new_files(old: State, facts: Sequence[FileFact]) -> tuple[FileFact, ...]:
