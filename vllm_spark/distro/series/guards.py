@@ -25,6 +25,7 @@ __all__ = ["Proof", "State", "prove", "run_guards"]
 
 State = Literal["green", "red", "error", "not run"]
 _TIMEOUT = 1800  # seconds for all guards of one tree: some compile
+_USAGE = 4  # pytest's exit status for a test id that it does not find
 _ASSERTION = re.compile(r"AssertionError|assert\b|Failed: ")
 
 
@@ -84,26 +85,38 @@ def prove(
 
 
 def run_guards(root: Path, guards: Iterable[str], tree: Path) -> dict[str, tuple[State, str]]:
-    """Run guards against a tree in a pytest of their own; state and first message of each."""
-    wanted = list(guards)
+    """Run guards against a tree; state and first message of each."""
+    files: dict[str, list[str]] = {}
+    for guard in guards:
+        files.setdefault(guard.partition("::")[0], []).append(guard)
+    everything = [guard for wanted in files.values() for guard in wanted]
+    status, cases, output = _pytest(root, everything, tree)
+    if status == _USAGE and len(files) > 1:
+        # pytest runs nothing at all when one file has no such test or cannot be collected: then each for itself
+        return {guard: state for wanted in files.values() for guard, state in run_guards(root, wanted, tree).items()}
+    return {guard: _state(guard, cases, output) for guard in everything}
+
+
+def _pytest(root: Path, guards: list[str], tree: Path) -> tuple[int, list[ET.Element], str]:
     # what a surrounding pytest or a user's shell sets must not change what ours collects
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with tempfile.TemporaryDirectory(prefix="vllm-spark-") as folder:
         report = Path(folder) / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junitxml={report}"]
-        argv = [sys.executable, "-m", "pytest", *options, *wanted]
+        argv = [sys.executable, "-m", "pytest", *options, *guards]
         done = proc.run(argv, cwd=root, env={**env, "VLLM_SPARK_TREE": str(tree)}, check=False, timeout=_TIMEOUT)
         console.trace(done.output)
-        cases = list(ET.parse(report).getroot().iter("testcase")) if report.exists() else []  # noqa: S314 - as above
-    return {guard: _state(guard, cases, done.output) for guard in wanted}
+        cases = list(ET.parse(report).getroot().iter("testcase")) if report.exists() else []  # noqa: S314 - see above
+    return done.status, cases, done.output
 
 
 def _state(guard: str, cases: list[ET.Element], output: str) -> tuple[State, str]:
     """One guard's state over its parametrised cases: an error outweighs red, and red outweighs green."""
     file, *names = guard.split("::")
-    mine = [case for case in cases if _belongs(case, file, names)]
-    broken = [case for case in cases if case.find("error") is not None and case.get("name", "") in _module(file)]
-    results = [_case(case) for case in [*mine, *broken]]
+    module = file.removesuffix(".py").replace("/", ".")
+    mine = [case for case in cases if case.get("file") == file and _path(case, module)[: len(names)] == names]
+    uncollected = [case for case in cases if case.get("name") == module and case.find("error") is not None]
+    results = [_case(case) for case in [*mine, *uncollected]]
     for state in ("error", "not run", "red"):
         for found, message in results:
             if found == state:
@@ -114,16 +127,10 @@ def _state(guard: str, cases: list[ET.Element], output: str) -> tuple[State, str
     return "not run", tail[-1] if tail else "pytest said nothing"
 
 
-def _module(file: str) -> tuple[str, ...]:
-    """The names under which pytest reports a module that it could not collect."""
-    return (file, file.removesuffix(".py").replace("/", "."))
-
-
-def _belongs(case: ET.Element, file: str, names: list[str]) -> bool:
-    name = case.get("name", "").partition("[")[0]
-    classes = case.get("classname", "").removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
-    own = [*classes.split("."), name] if classes else [name]
-    return case.get("file") == file and own[: len(names)] == names
+def _path(case: ET.Element, module: str) -> list[str]:
+    """A test's classes and its function, without parameters."""
+    classes = case.get("classname", "").removeprefix(module).strip(".")
+    return [*(classes.split(".") if classes else []), case.get("name", "").partition("[")[0]]
 
 
 def _case(case: ET.Element) -> tuple[State, str]:
