@@ -114,7 +114,7 @@ def _status(args: argparse.Namespace) -> int:
         when = " | ".join(meta.drop_when)
         rows.append([meta.name, outcome.state, meta.cls, meta.kind, str(len(changes)), size, when, meta.upstream])
     columns = ["patch", "state", "class", "kind", "files", "lines", "drop when", "upstream"]
-    console.table(f"{len(rows)} patches on vLLM {upstream.version}", columns, rows)
+    console.table(f"patches on vLLM {upstream.version}: {len(rows)}", columns, rows)
     return 0
 
 
@@ -137,7 +137,7 @@ def _guards(args: argparse.Namespace) -> int:
         for proof in proofs
     ]
     columns = ["patch", "guard", "with all", "without it", "proof", "first message"]
-    console.table(f"{len(proofs)} guards", columns, rows)
+    console.table(f"guards: {len(proofs)}", columns, rows)
     bad = [proof for proof in proofs if not proof.holds]
     if bad:
         what = f"{bad[0].guard} is {bad[0].complete} with all patches and {bad[0].without} without {bad[0].patch}"

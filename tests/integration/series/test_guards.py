@@ -104,6 +104,6 @@ def test_what_needs_a_patch_goes_with_it(
     guard.parent.mkdir()
     guard.write_text(READ + "def test_a():\n    assert 'seven' in TEXT\ndef test_b():\n    assert 'eight' in TEXT\n")
     assert main(["series", "guards", "model/a"]) == 0
-    assert "1 guards" in capsys.readouterr().out
+    assert "guards: 1" in capsys.readouterr().out
     assert main(["series", "guards", "model/z"]) == 2
     assert "model/z: no such patch; the series has: model/a, model/b" in capsys.readouterr().err
