@@ -37,3 +37,8 @@ link speed.so speed.o
 
 # no device code; made with the C library of Debian 12
 gcc -shared -fPIC -Os -nostartfiles -s -Wl,-z,noseparate-code,--build-id=none unstable.c -o unstable.so
+
+# for two other devices than an H100
+compile hopper.cu elsewhere.o --compress-mode=size -gencode arch=compute_100f,code=sm_100f \
+  -gencode arch=compute_120a,code=sm_120a
+link elsewhere.so elsewhere.o

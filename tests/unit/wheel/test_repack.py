@@ -131,6 +131,7 @@ def test_a_replaced_version_file_is_stamped_too(build_wheel: Build, tmp_path: Pa
     ("options", "message"),
     [
         ({"replaced": {"demo/gone.py": b""}}, "demo/gone.py: is to be replaced, but the wheel has no such member"),
+        ({"replaced": {f"{INFO}/RECORD": b""}}, "RECORD: is to be replaced, but is made anew"),
         ({"added": {"demo/core.py": b""}}, "demo/core.py: is to be added: exists already"),
         ({"added": {"../x.py": b""}}, "is to be added: path leaves the tree"),
     ],
@@ -139,6 +140,12 @@ def test_wrong_changes(build_wheel: Build, tmp_path: Path, options: dict[str, ob
     with pytest.raises(ArtefactError, match=message):
         rewrite(build_wheel(), tmp_path / "out", **options)
     assert not list((tmp_path / "out").glob("*"))
+
+
+def test_signed_wheel(build_wheel: Build, tmp_path: Path) -> None:
+    source = build_wheel(extra=lambda archive: archive.writestr(f"{INFO}/RECORD.jws", b"{}"))
+    with pytest.raises(ArtefactError, match="the wheel is signed"):
+        rewrite(source, tmp_path / "out")
 
 
 def test_extension_that_differs_from_record(build_wheel: Build, tmp_path: Path, files: dict[str, bytes]) -> None:

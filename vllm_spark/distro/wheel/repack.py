@@ -96,12 +96,7 @@ def repack(
         require_space(out_dir, source.stat().st_size + max(info.file_size for info in wheel.members.values()))
         job = _Job(wheel, target, read_record(wheel), keep_for)
         job.plan(replaced, added or {}, sbom)
-        with atomic_file(path) as file:
-            writer = ZipWriter(file)
-            job.write(writer, out_dir)
-            writer.close()
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        sha256 = job.write(path)
     seconds = {"total": time.monotonic() - started, **job.seconds}
     return Repacked(path, sha256, path.stat().st_size, job.copied, job.rewritten, tuple(job.blanked), seconds)
 
@@ -124,6 +119,11 @@ class _Job:
     def plan(self, replaced: Mapping[str, bytes], added: Mapping[str, bytes], sbom: bytes | None) -> None:
         """Collect the new bytes of every member that changes, before anything is written."""
         old = self.wheel.dist_info
+        for signature in ("RECORD.jws", "RECORD.p7s"):
+            if f"{old}/{signature}" in self.wheel.members:
+                raise self.wheel.fail("the wheel is signed; a rewrite would carry a wrong signature", signature)
+        if f"{old}/RECORD" in replaced:
+            raise self.wheel.fail("is to be replaced, but is made anew", f"{old}/RECORD")
         for name in replaced:
             if name not in self.wheel.members:
                 raise self.wheel.fail("is to be replaced, but the wheel has no such member", name)
@@ -149,8 +149,17 @@ class _Job:
         old = f"{self.wheel.dist_info}/"
         return f"{self.target.dist_info}/{name.removeprefix(old)}" if name.startswith(old) else name
 
-    def write(self, writer: ZipWriter, folder: Path) -> None:
-        """Write every member: the code by name, then the metadata by name, RECORD last."""
+    def write(self, path: Path) -> str:
+        """Write the wheel, whole or not at all; returns its SHA-256."""
+        with atomic_file(path) as file:
+            writer = ZipWriter(file)
+            self._members(writer, path.parent)
+            writer.close()
+            file.seek(0)
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # typeshed wants a raw file
+
+    def _members(self, writer: ZipWriter, folder: Path) -> None:
+        """Every member: the code by name, then the metadata by name, RECORD last."""
         own = f"{self.target.dist_info}/RECORD"
         old = {self._renamed(name): name for name in self.wheel.members}
         names = sorted({*old, *self.contents} - {own}, key=lambda name: (name.startswith(self.target.dist_info), name))
