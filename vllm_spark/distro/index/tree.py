@@ -63,8 +63,7 @@ def build(
 
     Args:
         base_url: the public address of `out`, for the lines that people copy; kept for later runs.
-        files_url: where these wheels are published, if not in `files/`; they are laid there all the same, to be
-            uploaded together with their `.metadata`.
+        files_url: where these wheels will be published, if not in `files/`, from where they are uploaded.
         uploaded: the release's time; clients that look at dates ignore files without one.
         provenance: address of the attestations by file name (PEP 740), for wheels that are new.
         projects: replaces what is known of these projects.
@@ -80,8 +79,9 @@ def build(
     told = [_told(fact, files_url, uploaded, provenance) for fact, _metadata in read.values()]
     with change(out) as (old, publish):
         added = _new_files(old, told)
+        site = msgspec.structs.replace(old.site, base_url=base_url.rstrip("/")) if base_url else old.site
         new = State(
-            msgspec.structs.replace(old.site, base_url=base_url.rstrip("/")) if base_url else old.site,
+            site,
             _merge_projects(old, projects, added),
             (*old.files, *added),
             (*old.releases, *_new_releases(old, releases)),
