@@ -80,12 +80,8 @@ def build(
     with change(out) as (old, publish):
         added = _new_files(old, told)
         site = msgspec.structs.replace(old.site, base_url=base_url.rstrip("/")) if base_url else old.site
-        new = State(
-            site,
-            _merge_projects(old, projects, added),
-            (*old.files, *added),
-            (*old.releases, *_new_releases(old, releases)),
-        )
+        described = (*old.releases, *_new_releases(old, releases))
+        new = State(site, _merge_projects(old, projects, added), (*old.files, *added), described)
         names = {fact.filename for fact in added}
         incoming = {wheel.name: (wheel, metadata) for wheel, (_, metadata) in read.items() if wheel.name in names}
         return Built(out, added, len(old.files), publish(checked(new), incoming))
