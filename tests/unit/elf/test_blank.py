@@ -1,9 +1,13 @@
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vllm_spark.distro.elf.blank import check_blanked, plan_blanking
+from vllm_spark.distro.elf.fatbin import container_header, containers
 from vllm_spark.distro.elf.report import inspect_extension, kernel_support, lost_kernels
 from vllm_spark.distro.elf.shared import read_shared_object
 from vllm_spark.distro.elf.source import Edit, EditedSource, FileSource, chunks
@@ -87,6 +91,40 @@ def test_the_check_finds_a_lost_container(data: Path, opened: Open) -> None:
     before = read_shared_object(source).containers
     with pytest.raises(ArtefactError, match="moved"):
         check_blanked(before, source, before[:1], source, GB10)
+
+
+@st.composite
+def section(draw: st.DrawFn) -> bytes:
+    """A `.nv_fatbin` of a few containers with images of every kind and suffix."""
+    content = b""
+    for _ in range(draw(st.integers(1, 4))):
+        body = b""
+        for _ in range(draw(st.integers(0, 5))):
+            kind, number = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([75, 80, 87, 90, 100, 120, 121]))
+            flags = 0x11 | draw(st.sampled_from([0, 0x100000, 0x200000]))
+            payload = draw(st.binary(min_size=1, max_size=40))
+            payload += bytes(-len(payload) % 8)
+            fields = (kind, 0x101, 64, len(payload), 0, 0, 8, 1, number, 0, 0, flags, 0, 0)
+            body += struct.pack("<HHIQIIHHIIIQQQ", *fields) + payload
+        content += container_header(1, len(body)) + body + bytes(8 * draw(st.integers(0, 3)))
+    return content
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=section(), device=st.sampled_from([GB10, H100, AMPERE, Capability(8, 7)]))
+def test_any_section(from_bytes: Callable[[bytes], FileSource], content: bytes, device: Capability) -> None:
+    source = from_bytes(content)
+    before = tuple(containers(source, 0, source.size))
+    result = EditedSource(source, plan_blanking(before, device).edits)
+    after = tuple(containers(result, 0, result.size))
+    check_blanked(before, source, after, result, device)
+    for old, new in zip(before, after, strict=True):
+        stay = [one for one in old.entries if one.target.runs_on(device, one.form) is not Support.ABSENT]
+        assert [result.read(one.offset, one.size) for one in new.entries] == [
+            content[one.offset : one.offset + one.size] for one in stay
+        ]
+        assert new.room == old.room
+        assert not result.read(new.offset + new.size, new.room - new.size).strip(b"\0")
 
 
 def test_lost_kernels_are_named() -> None:

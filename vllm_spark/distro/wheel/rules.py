@@ -180,7 +180,7 @@ class BillOfMaterials(Rule):
     """
 
     id = "W006"
-    title = "SBOM present and complete"
+    title = "SBOM as build/audit.toml asks, complete"
 
     def check(self, case: Case) -> Iterator[str]:
         """Validate and compare."""
