@@ -22,7 +22,7 @@ VERBS = {
     "series": "the patch series: lint, apply, export, status, guards",
     "ext": "the compiled extension: toolchain, build",
     "wheel": "wheels: repack, inspect, audit",
-    "index": "the static package index: build, verify",
+    "index": "the static package index: build, verify, yank, rollback",
     "release": "the whole release: build",
     "layers": "what a quantisation policy does to each layer of a checkpoint",
     "cache": "quantised weights kept by earlier loads: list, verify, prune",
