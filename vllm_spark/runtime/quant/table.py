@@ -52,11 +52,7 @@ def quantisable(source: Source) -> bool:
 
 
 def scheme_of(source: Source, policy: Policy, *, tied: bool = False) -> str:
-    """The scheme of one weight; `-` where none applies.
-
-    4-bit blocks run along the input dimension, so a width that is no multiple of 16 (32 for mxfp4, 64 for nf4)
-    stays in 16 bits; a head tied to the embedding stays as the embedding is.
-    """
+    """The scheme of one weight; `-` where none applies. A head tied to the embedding stays as the embedding is."""
     if not quantisable(source):
         return "-"
     name = module_of(source.weight.key)
