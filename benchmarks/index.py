@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import platform
 import shutil
+import sys
 import tempfile
 import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_spark import console
+from benchmarks.common import Figure, report
 from vllm_spark.distro.index import tree
 from vllm_spark.distro.index.verify import verify
 
@@ -62,8 +62,7 @@ def rebuild(out: Path) -> None:
     tree.build(out)
 
 
-def measure() -> list[tuple[str, str, str]]:
-    """Rows of (what, figure, bound)."""
+def main() -> int:
     with tempfile.TemporaryDirectory(prefix="vllm-spark-bench-") as name:
         folder, out = Path(name), Path(name) / "index"
         first = [path for number in range(RELEASES) for path in release(folder, number)]
@@ -71,14 +70,16 @@ def measure() -> list[tuple[str, str, str]]:
         again = timed(lambda: rebuild(out))
         one_more = timed(lambda: tree.build(out, release(folder, RELEASES)))
         check = timed(lambda: verify(out, with_clients=False))
-    return [
-        (f"all pages of {RELEASES} releases anew", f"{again:.2f} s", "under 10 s"),
-        (f"one release added to {RELEASES}", f"{one_more:.2f} s", "under 10 s"),
-        (f"{RELEASES} releases from their wheels", f"{fresh:.2f} s", ""),
-        (f"verify {RELEASES + 1} releases, pip and uv not asked", f"{check:.2f} s", "under 30 s"),
-    ]
+    return report(
+        "index",
+        [
+            Figure(f"all pages of {RELEASES} releases anew", again, "s", "< 10 s", again < 10),
+            Figure(f"one release added to {RELEASES}", one_more, "s", "< 10 s", one_more < 10),
+            Figure(f"{RELEASES} releases from their wheels", fresh, "s"),
+            Figure(f"verify {RELEASES + 1} releases, pip and uv not asked", check, "s", "< 30 s", check < 30),
+        ],
+    )
 
 
 if __name__ == "__main__":
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    console.table(f"Index ({machine})", ("what", "figure", "bound"), measure())
+    sys.exit(main())
