@@ -176,6 +176,10 @@ def _prove(nvcc: Path) -> None:
     hint = "check the nvcc pin in build/toolchains, and that this machine's glibc is 2.17 or newer"
     if not nvcc.is_file():
         raise ToolMissing("the pinned wheels hold no nvcc", where=nvcc.name, hint=hint)
-    said = proc.run([nvcc, "--version"], check=False)
+    try:
+        said = proc.run([nvcc, "--version"], check=False)
+    except OSError as err:  # a program for another machine
+        raise ToolMissing(f"does not run here: {err.strerror}", where=nvcc.name, hint=hint) from err
     if said.status != 0 or "Cuda compilation tools" not in said.text:
-        raise ToolMissing(f"does not run here: {said.output.strip()[-200:]}", where=nvcc.name, hint=hint)
+        last = (said.output.strip().splitlines() or [f"exit status {said.status}"])[-1]
+        raise ToolMissing(f"does not run here: {last}", where=nvcc.name, hint=hint)
