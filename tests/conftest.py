@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import TYPE_CHECKING
 
 import pytest
-
-from vllm_spark.distro import profile
-from vllm_spark.distro.ext import build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,13 +18,17 @@ NATIVE = {"x86_64": "h100-cu130", "aarch64": "gb10-cu130"}
 
 @pytest.fixture(scope="session")
 def extension() -> Iterator[ModuleType]:
-    """`vllm_spark.runtime.kernels` with the extension compiled from this checkout and loaded.
+    """`vllm_spark.runtime.kernels` with the extension loaded: that of `VLLM_SPARK_LIBRARY`, else of this checkout.
 
     Compiled once per content of `csrc`, into the cache; test processes that want it at once wait for one of them.
+    A GPU machine without a network gets its library by the variable.
     """
-    library = build.develop(profile.load(NATIVE[platform.machine()]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_SPARK_LIBRARY", str(library))
+        if not os.environ.get("VLLM_SPARK_LIBRARY"):
+            from vllm_spark.distro import profile
+            from vllm_spark.distro.ext import build
+
+            patch.setenv("VLLM_SPARK_LIBRARY", str(build.develop(profile.load(NATIVE[platform.machine()]))))
         from vllm_spark.runtime import kernels
 
         kernels.load()
