@@ -1,7 +1,10 @@
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vllm_spark.distro.elf.report import inspect_extension
 from vllm_spark.distro.elf.shared import _STABLE_PRIVATE, _TORCH_CXX, read_shared_object
@@ -51,6 +54,23 @@ def test_truncated(from_bytes: Make, data: Path, cut: int) -> None:
         read_shared_object(from_bytes((data / "many.so").read_bytes()[:cut]))
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [(11, 0x20, 1 << 40), (0x6FFFFFFE, 0x2C, 0xFFFFFFFF), (1, 0x20, 1 << 62)],  # .dynsym size, verneed count, code
+)
+def test_counts_beyond_the_file(from_bytes: Make, data: Path, kind: int, field: int, value: int) -> None:
+    """A reader that believed them would not come back."""
+    content = bytearray((data / "unstable.so").read_bytes())
+    (table,) = struct.unpack_from("<Q", content, 0x28)
+    count = struct.unpack_from("<H", content, 0x3C)[0]
+    heads = [table + index * 64 for index in range(count)]
+    head = next(at for at in heads if struct.unpack_from("<I", content, at + 4)[0] == kind)
+    struct.pack_into("<Q" if field == 0x20 else "<I", content, head + field, value)
+    with pytest.raises(ArtefactError, match=r"section \d+ leaves the file"):
+        read_shared_object(from_bytes(bytes(content)))
+
+
 def test_registration_record_that_points_elsewhere(data: Path, opened: Open) -> None:
     """A container that is gone would be found by the CUDA runtime only when the extension is imported."""
     source = opened(data / "many.so")
@@ -84,3 +104,18 @@ def test_torch_cxx_symbols(symbol: str, torch: bool) -> None:
 )
 def test_python_symbols(symbol: str, stable: bool) -> None:
     assert bool(_STABLE_PRIVATE.fullmatch(symbol)) is stable
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["many.so", "suffixes.so", "speed.so"]), st.data())
+def test_any_damage_is_an_error_of_ours_or_harmless(data: Path, tmp_path: Path, file: str, draw: st.DataObject) -> None:
+    content = bytearray((data / file).read_bytes())
+    for _ in range(draw.draw(st.integers(1, 4))):
+        content[draw.draw(st.integers(0, len(content) - 1))] = draw.draw(st.integers(0, 255))
+    path = tmp_path / file
+    path.write_bytes(content)
+    with FileSource(path) as source:
+        try:
+            inspect_extension(source, Capability(12, 1))
+        except ArtefactError as err:
+            assert str(path) in str(err)  # noqa: PT017 - many inputs are harmless, and then there is no error

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from vllm_spark.distro.elf.target import Capability
 from vllm_spark.distro.wheel.archive import MAX_INFLATED, Wheel
+from vllm_spark.distro.wheel.facts import read_facts
 from vllm_spark.distro.wheel.names import WheelName, check_member_name
-from vllm_spark.errors import ArtefactError, ConfigError, IntegrityError
+from vllm_spark.distro.wheel.record import verify_record
+from vllm_spark.errors import ArtefactError, ConfigError, IntegrityError, SparkError
 
 INFO = "demo-1.2.0.dist-info"
 Build = Callable[..., Path]
@@ -94,7 +99,7 @@ def test_truncated(build_wheel: Build, part: float) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        (8, struct.pack("<H", 1), "is encrypted"),
+        (8, struct.pack("<H", 1), "is encrypted or a patch"),
         (10, struct.pack("<H", 12), "compressed with method 12"),
         (24, struct.pack("<I", 0xFFFFFFF0), "unpack to 4294967280"),
     ],
@@ -192,3 +197,27 @@ def test_parts_of_a_name() -> None:
 @pytest.mark.parametrize("name", ["a/b.py", "a", "a/b/", "ä/ö.py", "a b/c..d"])
 def test_good_member_names(name: str) -> None:
     assert check_member_name(name) is None
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_damage_is_an_error_of_ours_or_harmless(build_wheel: Build, tmp_path: Path, data: st.DataObject) -> None:
+    """Whatever bytes are hit, nothing but our own errors comes out, and what passes has every byte that RECORD says."""
+    path = tmp_path / "demo-1.2.0-cp38-abi3-manylinux_2_28_x86_64.whl"
+    if not (tmp_path / "good").exists():
+        build_wheel().rename(tmp_path / "good")
+    content = bytearray((tmp_path / "good").read_bytes())
+    directory = content.index(b"PK\x01\x02")
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.one_of(st.integers(0, len(content) - 1), st.integers(directory, len(content) - 1)))
+        content[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        verify_record(path)
+        read_facts(path, Capability(12, 1))
+    except SparkError:
+        return
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(tmp_path / "good") as good:
+        assert {name: archive.read(name) for name in archive.namelist()} == {
+            name: good.read(name) for name in good.namelist()
+        }

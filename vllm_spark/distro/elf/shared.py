@@ -29,6 +29,7 @@ _WRAPPERS = ".nvFatBinSegment"
 _WRAPPER = struct.Struct("<IIQQ")  # magic, version, address of the container, address of more of them or 0
 _WRAPPER_MAGIC = 0x466243B1
 _RELA = struct.Struct("<QQq")
+_VERNEED_SIZE = 16  # bytes of one record
 _RELATIVE = {"EM_X86_64": 8, "EM_AARCH64": 1027}
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)")
 # A mangled nested name whose first part is one of libtorch's C++ namespaces, anywhere in the symbol.
@@ -108,6 +109,7 @@ def read_shared_object(source: Source) -> SharedObject:
             raise ArtefactError("not a 64-bit little-endian ELF file", where=source.name)
         if elf["e_type"] not in _TYPES:
             raise ArtefactError(f"not a readable ELF file (type {elf['e_type']})", where=source.name)
+        _check_sections(source, elf)
         found: list[Container] = []
         for name in _FATBIN_SECTIONS:
             section = elf.get_section_by_name(name)
@@ -117,6 +119,16 @@ def read_shared_object(source: Source) -> SharedObject:
         return SharedObject(source.name, source.size, elf["e_machine"], tuple(found), _abi(elf))
     except (ELFError, struct.error, UnicodeDecodeError) as err:
         raise ArtefactError(f"not a readable ELF file ({err})", where=source.name) from err
+
+
+def _check_sections(source: Source, elf: ELFFile) -> None:
+    """Sizes and counts must fit the file, for pyelftools would go on for as long as they say."""
+    for index in range(elf.num_sections()):
+        head = elf._get_section_header(index)  # noqa: SLF001 - the public way already believes the sizes
+        size = 0 if head["sh_type"] in ("SHT_NOBITS", "SHT_NULL") else head["sh_size"]
+        many = head["sh_type"] == "SHT_GNU_verneed" and head["sh_info"] * _VERNEED_SIZE > size
+        if (head["sh_offset"] + size > source.size and size) or many:
+            raise ArtefactError(f"section {index} leaves the file", where=source.name)
 
 
 def _address(elf: ELFFile, offset: int) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from vllm_spark.distro.wheel.names import WheelName, check_member_name
 from vllm_spark.errors import ArtefactError, ConfigError, IntegrityError
+from vllm_spark.paths import resource_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ __all__ = ["MAX_INFLATED", "Wheel"]
 MAX_INFLATED = 8 << 30  # bytes of all members together; vLLM 0.33.0 has 0.8 billion
 _MAX_RATIO = 1032  # deflate cannot do better: 258 bytes for two bits
 _CHUNK = 1 << 20
+_UNREADABLE = 0x1 | 0x20 | 0x40  # flag bits: encrypted, patch data, strongly encrypted
 _LOCAL = struct.Struct("<4s5H3I2H")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -45,11 +47,12 @@ class Wheel:
         """
         self.path = path
         self.name = WheelName.parse(path)
+        if not path.is_file():
+            raise ConfigError("no such file", where=str(path))
         try:
-            self._zip = zipfile.ZipFile(path)
-        except FileNotFoundError:
-            raise ConfigError("no such file", where=str(path)) from None
-        except (zipfile.BadZipFile, struct.error, UnicodeDecodeError) as err:
+            with resource_errors(path):
+                self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, struct.error, UnicodeDecodeError, NotImplementedError) as err:
             raise ArtefactError(
                 f"not a zip file, or cut short ({err})", where=str(path), hint="fetch the file again"
             ) from err
@@ -161,8 +164,8 @@ def _problem(info: zipfile.ZipInfo) -> str | None:
     mode = info.external_attr >> 16
     if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
         return "is a link or a device"
-    if info.flag_bits & 0x1:
-        return "is encrypted"
+    if info.flag_bits & _UNREADABLE:
+        return "is encrypted or a patch"
     if info.compress_type not in _METHODS:
         return f"compressed with method {info.compress_type}"
     if info.file_size > max(info.compress_size, 1) * _MAX_RATIO:
