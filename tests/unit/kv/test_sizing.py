@@ -149,7 +149,7 @@ def test_the_table_shows_stock_beside_ours() -> None:
     plan = sizing.plan(MEASURED, Settings("max", 6 * GIB), COST)
     text = table.render(plan, COST, limit="MemAvailable")
     assert "KV cache                         32.00 GiB" in text
-    assert "262144 tokens, 8.0 sequences of 32768 tokens" in text
+    assert "262144 tokens, 8.00 sequences of 32768 tokens" in text
     assert "0.92 would have given 34.95 GiB" in text
 
 

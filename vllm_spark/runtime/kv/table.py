@@ -38,7 +38,7 @@ def render(plan: Plan, cost: Cost, *, limit: str, default: float = 0.92) -> str:
     lines = [f"KV cache sized by measurement (target {plan.settings.target}, memory from {limit})"]
     lines += [f"  {name:30}{gib(size):>12}" for name, size in rows(plan)]
     tokens = cost.tokens(plan.kv)
-    lines.append(f"  {tokens} tokens, {plan.kv / cost.sequence:.1f} sequences of {cost.max_model_len} tokens")
+    lines.append(f"  {tokens} tokens, {tokens / cost.max_model_len:.2f} sequences of {cost.max_model_len} tokens")
     if plan.stock is None:
         lines.append(f"  --gpu-memory-utilization {default} would have refused to start: less than that is free")
     else:
