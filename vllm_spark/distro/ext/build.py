@@ -34,8 +34,11 @@ _TEMPORARY = Path("/tmp")  # noqa: S108 - a path that is the same for everybody;
 _EPOCH = "315532800"  # 1980-01-01, the first date that a zip can tell
 
 
-def build(profile: Profile, out_dir: Path) -> Path:
+def build(profile: Profile, out_dir: Path, *, strict: bool = False) -> Path:
     """Compile the extension and write the wheel for `profile` into `out_dir`, whole or not at all.
+
+    Args:
+        strict: the host compiler's warnings are errors; for a compiler that we know.
 
     Raises:
         ConfigError, IntegrityError, ToolMissing: see `toolchain.ensure`.
@@ -51,7 +54,7 @@ def build(profile: Profile, out_dir: Path) -> Path:
         # Through links, so that no path of this machine's cache reaches the compiler.
         (work / "cuda").symlink_to(tools.root)
         (work / "torch").symlink_to(torch_include)
-        proc.run(_command(profile, compiler, work), cwd=work / "src", env=_environment(work))
+        proc.run(_command(profile, compiler, work, strict=strict), cwd=work / "src", env=_environment(work))
         made = _only_wheel(work / "wheel", profile)
         wheel = out_dir / made.name
         with made.open("rb") as source, paths.atomic_file(wheel) as file:
@@ -71,7 +74,7 @@ def develop(profile: Profile) -> Path:
     with paths.lock(folder / f".{profile.name}-{digest}.lock", wait=True):
         if not library.exists():
             with paths.atomic_dir(library.parent) as fresh:
-                wheel = build(profile, fresh)
+                wheel = build(profile, fresh, strict=True)
                 with zipfile.ZipFile(wheel) as archive:
                     (fresh / library.name).write_bytes(archive.read(LIBRARY))
                 wheel.unlink()
@@ -131,9 +134,10 @@ def _stage(files: dict[str, bytes], into: Path) -> None:
         path.chmod(0o644)
 
 
-def _command(profile: Profile, compiler: Path, work: Path) -> list[str | Path]:
+def _command(profile: Profile, compiler: Path, work: Path, *, strict: bool) -> list[str | Path]:
     defines = {
         "CMAKE_TOOLCHAIN_FILE": work / "src" / "build" / "toolchains" / "target.cmake",
+        "CMAKE_COMPILE_WARNING_AS_ERROR": "ON" if strict else "OFF",
         "SPARK_MACHINE": profile.machine,
         "SPARK_CXX": compiler,
         "SPARK_CUDA": work / "cuda",
