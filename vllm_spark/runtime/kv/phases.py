@@ -54,10 +54,13 @@ def token_ladder(longest: int) -> list[int]:
 
 
 def warm_up_blocks(groups: int, smallest_block: int, max_num_seqs: int, captured_size: int) -> int:
-    """KV blocks that the warm-up needs: the decode step's, the longest step's, or one per captured sequence."""
+    """KV blocks that the warm-up needs: the decode step's, the longest step's, or one per captured sequence.
+
+    In proportion to `groups`, so that ranks of a pipeline with other kinds of layers still run as many sequences.
+    """
     sequences = 2 * min(max_num_seqs, _SEQUENCES)
     longest = -(-(_LONGEST + 1) // smallest_block) + 2
-    return max(1 + groups * max(sequences, longest), min(max_num_seqs, captured_size))
+    return 1 + groups * max(sequences, longest, min(max_num_seqs, captured_size))
 
 
 def _planned(worker: Any, blocks: int | None) -> Any:  # noqa: ANN401

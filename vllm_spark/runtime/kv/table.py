@@ -25,7 +25,7 @@ def rows(plan: Plan) -> list[tuple[str, int]]:
         ("left free beside the reserve", plan.left - plan.settings.reserve),
     ]
     before = measured.total - sum(size for _, size in parts)
-    return [("total", measured.total), ("in use by others", before), *parts]
+    return [("total", measured.total), ("in use before the start", before), *parts]
 
 
 def render(plan: Plan, cost: Cost, *, limit: str, default: float = 0.92) -> str:

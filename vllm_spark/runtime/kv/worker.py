@@ -181,6 +181,8 @@ class CudaSizing(AutoSizing):
         return CudaProbe(self.device, lambda: int(allocator.get_current_usage()))
 
     def _spark_arm(self) -> None:
+        if not self.spark_probe.unified:
+            return
         torch = importlib.import_module("torch")
 
         def release() -> None:
@@ -189,8 +191,7 @@ class CudaSizing(AutoSizing):
                 torch.cuda.empty_cache()
 
         self.spark_guard.release = release
-        if self.spark_probe.unified:
-            self.spark_guard.device_bytes = self.spark_probe.reserved
+        self.spark_guard.device_bytes = self.spark_probe.reserved
 
     def _spark_measure(self) -> sizing.Measured:
         self.spark_guard.phase = "compile and profile"
