@@ -1,22 +1,20 @@
 """Repacking the official aarch64 wheel, against `wheel unpack` and `wheel pack`, in one run on one machine.
 
-Prints a table, and with --json FILE writes the same as data. Each method runs in a process of its own, whose peak
+Each method runs in a process of its own, whose peak
 resident memory the kernel counts; ours is also measured with dead device code taken out.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.common import Figure, report
 from vllm_spark import console, paths
 from vllm_spark.distro.upstream import fetch, pins
 
@@ -79,39 +77,33 @@ def library(source: Path, folder: Path) -> Measured:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    args = parser.parse_args()
     upstream = pins.load()
     source = fetch.fetch(upstream.project, upstream.file("wheel", "aarch64"))
     # Read once, so that nobody has to wait for the disk first; in pieces, for a child's peak starts from its parent's.
     fetch.sha256_of(source)
     with tempfile.TemporaryDirectory(dir=paths.cache_dir(), prefix="bench-") as name:
         folder = Path(name)
-        results = [
-            ours(source, folder, upstream.vllm_version, ""),
-            ours(source, folder, upstream.vllm_version, "12.1"),
-            library(source, folder),
-        ]
-    slow, size = results[-1].seconds, source.stat().st_size
-    rows = [
-        (
-            one.method,
-            f"{one.seconds:.2f}",
-            f"{slow / one.seconds:.1f}",
-            f"{one.peak_mib:.0f}",
-            str(one.size),
-            f"{one.size / size:.1%}",
+        whole = ours(source, folder, upstream.vllm_version, "")
+        blanked = ours(source, folder, upstream.vllm_version, "12.1")
+        peer = library(source, folder)
+    share = blanked.size / source.stat().st_size
+    peak = max(whole.peak_mib, blanked.peak_mib)
+    times = peer.seconds / whole.seconds
+    figures = [
+        figure
+        for one in (whole, blanked, peer)
+        for figure in (
+            Figure(f"{one.method}: time", one.seconds, "s"),
+            Figure(f"{one.method}: peak memory", one.peak_mib, "MiB"),
         )
-        for one in results
     ]
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, {time.strftime('%F')}"
-    title = f"{source.name}, {size} bytes; {machine}"
-    console.table(title, ("method", "s", "times faster", "peak MiB", "bytes", "of the official"), rows)
-    if args.json:
-        paths.atomic_write(args.json, json.dumps([asdict(one) for one in results], indent=1) + "\n")
-    return 0
+    figures += [
+        Figure("times faster than unpack + pack", times, "", ">= 10", times >= 10),
+        Figure("our peak memory", peak, "MiB", "< 400 MiB", peak < 400),
+        Figure("blanked wheel / official wheel", share, "", "<= 0.55", share <= 0.55),
+    ]
+    return report("repack", figures)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

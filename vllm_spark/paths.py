@@ -68,6 +68,10 @@ def resource_errors(path: Path) -> Iterator[None]:
         if err.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             hint = "choose a folder that you may write to"
             raise ResourceError("not writable", where=str(path), hint=hint) from err
+        if err.errno in (errno.ENOTDIR, errno.EEXIST):
+            raise ConfigError(
+                "not a folder, or below one that is a file", where=str(path), hint="name another"
+            ) from err
         raise
 
 
@@ -79,10 +83,7 @@ def require_folder(path: Path) -> None:
         ResourceError: it cannot be made or written to.
     """
     with resource_errors(path):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ConfigError("not a folder", where=str(path), hint="name another one") from None
+        path.mkdir(parents=True, exist_ok=True)
         # Asking the kernel beats reading mode bits: root may write anywhere but to a read-only disk.
         with tempfile.TemporaryFile(dir=path):
             pass

@@ -105,6 +105,15 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
         paths.require_space(tmp_path / "not" / "yet", 1 << 60)
 
 
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="not a folder"):
+            paths.require_folder(folder)
+    with pytest.raises(ConfigError, match="not a folder"):
+        paths.atomic_write(tmp_path / "file" / "below", b"")
+
+
 def test_repo_root_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_SPARK_ROOT", str(tmp_path))
     with pytest.raises(ConfigError, match="not a vllm-spark checkout"):
