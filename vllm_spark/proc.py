@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Finished", "require", "run"]
+
+_PATIENCE = 5.0  # seconds that a program which is told to stop may take
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,9 @@ def run(
 ) -> Finished:
     """Run `argv` without a shell and keep its output.
 
+    The program gets a process group of its own, which is ended when we are interrupted or the time runs out:
+    ending a build driver alone would leave its compilers at work in a folder that is being removed.
+
     Args:
         env: the whole environment; None inherits ours.
         stdin: bytes for standard input; None means an empty one, so that nothing waits for a person.
@@ -73,9 +81,7 @@ def run(
     words = [os.fspath(word) for word in argv]
     console.trace("+ " + " ".join(words))
     try:
-        done = subprocess.run(
-            words, cwd=cwd, env=env, input=stdin or b"", capture_output=True, check=False, timeout=timeout
-        )
+        finished = _communicate(words, cwd, env, stdin or b"", timeout)
     except FileNotFoundError as err:
         if cwd is not None and not cwd.is_dir():
             raise
@@ -83,7 +89,31 @@ def run(
     except subprocess.TimeoutExpired as err:
         partial = (err.stdout or b"") + (err.stderr or b"")
         raise ProcessError(words, -9, f"{partial.decode(errors='replace')}\nno end after {timeout} s") from err
-    finished = Finished(done.returncode, done.stdout, done.stderr)
     if check and finished.status != 0:
         raise ProcessError(words, finished.status, finished.output)
     return finished
+
+
+def _communicate(
+    words: list[str], cwd: Path | None, env: Mapping[str, str] | None, stdin: bytes, timeout: float | None
+) -> Finished:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0) as process:
+        try:
+            stdout, stderr = process.communicate(stdin, timeout)
+        except BaseException:
+            _stop(process)
+            raise
+    return Finished(process.returncode, stdout, stderr)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the whole group; politely first, for ninja keeps each compiler in yet another group and tells it."""
+    with contextlib.suppress(ProcessLookupError):
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            os.killpg(process.pid, sent)
+            deadline = time.monotonic() + _PATIENCE
+            while time.monotonic() < deadline:
+                process.poll()
+                os.killpg(process.pid, 0)  # raises when nobody is left
+                time.sleep(0.01)
