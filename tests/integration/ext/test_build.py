@@ -152,9 +152,9 @@ def test_an_interrupted_build_leaves_nothing_in_the_way(
     work = _work_folder("h100-cu130", checkout)
     out = tmp_path / "out"
     argv = [sys.executable, "-m", "vllm_spark", "ext", "build", "--profile", "h100-cu130", "--out", str(out)]
-    running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     _wait_for(work / "build" / "build.ninja")
-    os.killpg(running.pid, how)
+    os.kill(running.pid, how)
     _, said = running.communicate(timeout=60)
     assert list(out.iterdir()) == []
     if how is signal.SIGKILL:
@@ -163,6 +163,7 @@ def test_an_interrupted_build_leaves_nothing_in_the_way(
         assert running.returncode == 130
         assert said.splitlines()[-1] == b"interrupted; nothing half-written was kept"
         assert not work.exists()
+        assert not _users_of(work)
     with build._workplace(work.name.rpartition("-")[2]) as again:
         assert again == work
         assert list(again.iterdir()) == []
@@ -174,6 +175,12 @@ def _work_folder(name: str, checkout: Path) -> Path:
     tools = toolchain.ensure(chosen)
     digest = build._digest(chosen, tools, tools.host_compiler(), build._sources(checkout))
     return build._TEMPORARY / f"vllm-spark-build-{digest}"
+
+
+def _users_of(folder: Path) -> list[str]:
+    """Processes whose command line names `folder`, such as an orphaned compiler."""
+    lines = proc.run(["ps", "-eww", "-o", "pid=,args="]).text.splitlines()
+    return [line for line in lines if str(folder) in line]
 
 
 def _wait_for(path: Path) -> None:

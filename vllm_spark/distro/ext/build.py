@@ -117,8 +117,9 @@ def _workplace(digest: str) -> Iterator[Path]:
     with paths.lock(_TEMPORARY / f"vllm-spark-build-{os.geteuid()}.lock", wait=True), paths.resource_errors(work):
         if work.is_symlink() or (work.exists() and work.stat().st_uid != os.geteuid()):
             raise ResourceError("belongs to somebody else", where=str(work), hint="have it removed, then run again")
-        if work.exists():  # a killed build left it
-            shutil.rmtree(work)
+        if work.exists():
+            # A killed build left it, and its compilers may still be at work there: away with the name first.
+            shutil.rmtree(work.rename(f"{work}.{os.getpid()}"), ignore_errors=True)
         work.mkdir(mode=0o700)
         try:
             yield work
