@@ -13,8 +13,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_auto_serves_what_is_needed(serve: Callable[..., Any]) -> None:
-    server = serve("--gpu-memory-utilization", "auto")
+    server = serve("--gpu-memory-utilization", "auto", env={"VLLM_LOGGING_LEVEL": "DEBUG"})
     assert server.wait(), server.text
+    assert "Cleaned up profiling KV cache" in server.text, "phase one's cache must be dropped"
     body = {"model": "tiny", "prompt": "hello world", "max_tokens": 8, "temperature": 0}
     status, text = server.ask("POST", "/v1/completions", json.dumps(body))
     assert status == 200, text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_spark.errors import ConfigError
+from vllm_spark.errors import ConfigError, ResourceError
 from vllm_spark.runtime.kv import phases, resolve, worker
 from vllm_spark.runtime.kv.probe import CpuProbe, Reading, parse_status
 
@@ -199,6 +199,19 @@ def test_compiler_jobs_are_limited_unless_the_user_did(monkeypatch: pytest.Monke
     monkeypatch.delenv("MAX_JOBS")
     resolve.limit_jit_jobs()
     assert int(os.environ["MAX_JOBS"]) >= 1
+
+
+def test_unreadable_memory_leaves_compiler_jobs_alone_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable() -> None:
+        raise ResourceError("no MemAvailable", where="/proc/meminfo")
+
+    monkeypatch.delenv("MAX_JOBS", raising=False)
+    monkeypatch.setattr(resolve, "read_host", unreadable)
+    resolve.limit_jit_jobs()
+    assert "MAX_JOBS" not in os.environ
+    assert "compiler jobs are not limited: /proc/meminfo: no MemAvailable" in capsys.readouterr().err
 
 
 def test_status() -> None:

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
     from vllm_spark.runtime.kv.probe import CudaProbe, Reading
 
-__all__ = ["Graphs", "captured", "cost", "largest_length", "throwaway_kv", "token_ladder", "warm_up", "warm_up_blocks"]
+__all__ = [
+    "Graphs",
+    "captured",
+    "cost",
+    "first_requests",
+    "largest_length",
+    "throwaway_kv",
+    "token_ladder",
+    "warm_up",
+    "warm_up_blocks",
+]
 
 # The longest step of the warm-up, in tokens: beyond it Triton's configurations no longer change.
 _LONGEST = 2048
@@ -113,22 +123,36 @@ def throwaway_kv(worker: Any) -> Iterator[None]:  # noqa: ANN401
 def warm_up(worker: Any) -> None:  # noqa: ANN401
     """Compile and tune every kernel that serving uses: upstream's warm-up, then steps like the first requests'."""
     config, runner = worker.vllm_config, worker.model_runner
-    longest = min(_LONGEST + 1, config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len)
     quiet = runner.eplb.suppress() if worker.use_v2_model_runner else contextlib.nullcontext()
     with quiet, _upstream("vllm.config:set_current_vllm_config")(config):
         _upstream("vllm.model_executor.warmup.kernel_warmup:kernel_warmup")(worker)
         if not config.kernel_config.enable_jit_warmup:
             return
-        if not worker.use_v2_model_runner:
-            for size in token_ladder(longest):
-                runner._dummy_run(  # noqa: SLF001 - as upstream's attention_warmup does
-                    num_tokens=size, skip_eplb=True, is_profile=True, force_attention=True, create_mixed_batch=True
-                )
-            return
-        _upstream("vllm.v1.worker.gpu.warmup:warmup_kernels")(runner, worker.execute_model, worker.sample_tokens)
-        mixed = _upstream("vllm.v1.worker.gpu.warmup:run_mixed_prefill_decode_warmup")
-        for size in token_ladder(longest):
+        if worker.use_v2_model_runner:
+            _upstream("vllm.v1.worker.gpu.warmup:warmup_kernels")(runner, worker.execute_model, worker.sample_tokens)
+        first_requests(worker)
+
+
+def first_requests(worker: Any) -> None:  # noqa: ANN401
+    """Steps of many sizes, each a prefill beside a decode.
+
+    Left out where upstream's dummy steps do not reach: encoder-decoder and pooling models, and several kinds of
+    attention in the first runner.
+    """
+    config, runner = worker.vllm_config, worker.model_runner
+    if config.model_config.is_encoder_decoder or runner.is_pooling_model:
+        return
+    # the prompts count upwards, so a small vocabulary ends them
+    bounds = (config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len)
+    longest = min(_LONGEST + 1, *bounds, config.model_config.get_vocab_size())
+    mixed = _upstream("vllm.v1.worker.gpu.warmup:run_mixed_prefill_decode_warmup")
+    for size in token_ladder(longest):
+        if worker.use_v2_model_runner:
             mixed(runner, worker.execute_model, worker.sample_tokens, size, req_id_prefix=f"_spark_warmup_{size}")
+        elif len(runner.kv_cache_config.kv_cache_groups) == 1:
+            runner._dummy_run(  # noqa: SLF001 - as upstream's attention_warmup does
+                num_tokens=size, skip_eplb=True, is_profile=True, force_attention=True, create_mixed_batch=True
+            )
 
 
 def _wants_graphs(worker: Any) -> bool:  # noqa: ANN401

@@ -6,7 +6,8 @@ import importlib
 import os
 from typing import Any
 
-from vllm_spark.errors import ConfigError
+from vllm_spark import console
+from vllm_spark.errors import ConfigError, ResourceError
 from vllm_spark.runtime.kv.memory import read_host, room
 from vllm_spark.runtime.kv.settings import jit_jobs
 
@@ -20,9 +21,14 @@ def limit_jit_jobs() -> None:
 
     Fifty nvcc processes at 4 to 8 GiB each take a machine of 128 GB down before a single request.
     """
-    if "MAX_JOBS" not in os.environ:
+    if "MAX_JOBS" in os.environ:
+        return
+    try:
         available = room(*read_host(), None).available
-        os.environ["MAX_JOBS"] = str(jit_jobs(available, len(os.sched_getaffinity(0))))
+    except ResourceError as err:  # stock sizing must not depend on files that only auto needs
+        console.warn(f"compiler jobs are not limited: {err}")
+        return
+    os.environ["MAX_JOBS"] = str(jit_jobs(available, len(os.sched_getaffinity(0))))
 
 
 def resolve(engine_args: Any) -> None:  # noqa: ANN401 - vLLM's EngineArgs

@@ -228,6 +228,10 @@ class CpuSizing(AutoSizing):
     def _spark_measure(self) -> sizing.Measured:
         self.spark_guard.phase = "compile and profile"
         self.model_runner.warming_up_model()
+        self.spark_guard.phase = "warm up kernels"
+        current = importlib.import_module("vllm.config").set_current_vllm_config
+        with phases.throwaway_kv(self), current(self.vllm_config):
+            phases.first_requests(self)
         peak = self.spark_probe.peak(self._spark_profile)
         after = self.spark_probe.read()
         weights = sum(one.numel() * one.element_size() for one in self.model_runner.get_model().parameters())
