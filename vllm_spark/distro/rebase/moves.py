@@ -1,0 +1,112 @@
+"""Where upstream's files went between two releases, and what a patch's own lines are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from vllm_spark.distro.rebase.merge import Bench
+
+__all__ = ["doubled", "hunks", "is_test", "renamed", "successor"]
+
+_RANGE = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_TELLING = 60  # characters of added text from which on the same text elsewhere is no accident
+_LEAST = 20  # percent of equal text below which a new file is not worth naming as a vanished one's successor
+_TESTS = re.compile(r"(^|/)(tests?|testing)/|(^|/)(test_[^/]*|conftest)\.py$|_test\.(py|cc|cpp|cu)$")
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One run of changed lines: those that go and those that come, as bytes without line ends."""
+
+    path: str
+    removed: tuple[bytes, ...]
+    added: tuple[bytes, ...]
+
+
+def is_test(path: str) -> bool:
+    """Whether a file holds tests, so that no release is built from it."""
+    return bool(_TESTS.search(path))
+
+
+def renamed(bench: Bench, old: str, new: str, sources: Collection[str], targets: Collection[str]) -> dict[str, str]:
+    """Which of `sources` became which of `targets` between two trees; both are paths."""
+    if not sources or not targets:
+        return {}
+    words = ("-r", "-z", "-M50%", "-l0", "--diff-filter=R", "--name-status", old, new, "--", *sources, *targets)
+    fields = bench("diff-tree", *words).text.split("\0")
+    return dict(zip(fields[1::3], fields[2::3], strict=False))
+
+
+def successor(bench: Bench, old: str, new: str, path: str) -> str:
+    """The new file that is most like a vanished one, with how much of it is equal; "" when none is."""
+    suffix = PurePosixPath(path).suffix
+    added = bench("diff-tree", "-r", "-z", "--no-renames", "--diff-filter=A", "--name-only", old, new).text.split("\0")
+    near = [name for name in added if name and PurePosixPath(name).suffix == suffix]
+    if not near:
+        return ""
+    words = ("-r", "-z", f"-M{_LEAST}%", "-l0", "--diff-filter=R", "--name-status", old, new, "--", path, *near)
+    fields = bench("diff-tree", *words).text.split("\0")
+    for score, source, target in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
+        if source == path:
+            return f"{target} ({int(score[1:])} % equal)"
+    return ""
+
+
+def hunks(bench: Bench, old: str, new: str, path: str) -> list[str]:
+    """The hunks of one file's change, each as text with its header."""
+    text = bench("diff", "--no-renames", "--no-ext-diff", old, new, "--", path).text
+    return re.split(r"(?m)^(?=@@ -)", text)[1:]
+
+
+def doubled(bench: Bench, sides: tuple[str, str], tip: str, moved: Mapping[str, str]) -> str:
+    """Where a patch would add text that upstream has added to the same file elsewhere; "" if nowhere.
+
+    Args:
+        bench: where the trees are.
+        sides: the trees before and after the patch on the old release.
+        tip: the tree that it should be applied to.
+        moved: the patch's files that upstream renamed.
+    """
+    for block in _blocks(bench, *sides):
+        if is_test(block.path) or sum(len(line.strip()) for line in block.added) < _TELLING:
+            continue
+        path = moved.get(block.path, block.path)
+        text = b"\n".join(block.added) + b"\n"
+        was, now = bench.blob(sides[0], block.path), bench.blob(tip, path)
+        if now is not None and text in now and text not in (was or b""):
+            line = now[: now.index(text)].count(b"\n") + 1
+            return f"{path} line {line} has this text already; carrying the patch would double it"
+    return ""
+
+
+def _blocks(bench: Bench, old: str, new: str, *paths: str) -> list[_Block]:
+    """Every run of changed lines between two trees or commits; binary files have none."""
+    words = ("-r", "-p", "-U0", "--no-renames", "--no-ext-diff", old, new, *(("--", *paths) if paths else ()))
+    found: list[_Block] = []
+    lines = iter(bench("-c", "core.quotePath=false", "diff-tree", *words).stdout.split(b"\n"))
+    path = ""
+    for line in lines:
+        if line.startswith(b"diff --git "):
+            path = ""
+        elif line.startswith((b"--- a/", b"+++ b/")):
+            path = line[6:].rstrip(b"\t").decode("utf-8", "surrogateescape")
+        elif (match := _RANGE.match(line)) is not None:
+            counts = [int(count) if count is not None else 1 for count in match.groups()]
+            removed, added = (tuple(_lines(lines, count)) for count in counts)
+            found.append(_Block(path, removed, added))
+    return found
+
+
+def _lines(lines: Iterator[bytes], count: int) -> Iterator[bytes]:
+    """The next `count` lines without their mark; git's word on a missing newline is none of them."""
+    while count:
+        line = next(lines)
+        if not line.startswith(b"\\"):
+            count -= 1
+            yield line[1:]
