@@ -66,6 +66,11 @@ def test_plain_floats_need_no_scale(tmp_path: Path, dtype: str) -> None:
     assert sources(tmp_path, {W: (dtype, (8, 8))})[W].kind == "plain"
 
 
+def test_a_weight_whose_name_ends_in_scale_is_no_scale(tmp_path: Path) -> None:
+    key = "model.layers.0.router.per_expert_scale"  # Gemma-4
+    assert set(sources(tmp_path, {key: ("BF16", (4,)), W: ("BF16", (8, 8))})) == {key, W}
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [

@@ -148,14 +148,15 @@ def find_sources(checkpoint: Checkpoint, config: dict[str, Any]) -> dict[str, So
     quant = quantization_config(config)
     _check_method(quant, checkpoint.folder)
     block = _block_size(quant, checkpoint.folder)
-    out, used = {}, set()
-    for key, tensor in checkpoint.tensors.items():
-        if key.endswith((*_SUFFIXES, *_IGNORED)) and tensor.dtype in FLOATS:
+    tensors = checkpoint.tensors
+    fp8 = {key: _scale_of(t, checkpoint) for key, t in tensors.items() if t.dtype == "F8_E4M3" and len(t.shape) >= 2}
+    scales = {scale.key for scale in fp8.values()}
+    out = {}
+    for key, tensor in tensors.items():
+        if key in scales or (key.endswith(_IGNORED) and tensor.dtype in FLOATS):
             continue
-        if tensor.dtype == "F8_E4M3" and len(tensor.shape) >= 2:
-            scale = _scale_of(tensor, checkpoint)
-            used.add(scale.key)
-            out[key] = _with_scale(tensor, scale, block)
+        if key in fp8:
+            out[key] = _with_scale(tensor, fp8[key], block)
         elif tensor.dtype in FLOATS or (tensor.dtype in ("I32", "I64", "BOOL") and not _is_packed(tensor)):
             out[key] = Source(tensor, "plain")
         else:
@@ -163,7 +164,7 @@ def find_sources(checkpoint: Checkpoint, config: dict[str, Any]) -> dict[str, So
                 f"weights of type {tensor.dtype} are not read; BF16, F16, F32 and F8_E4M3 are",
                 file=tensor.path, key=key, offset=tensor.start,
             )  # fmt: skip
-    _check_scales(checkpoint, used)
+    _check_scales(checkpoint, scales)
     return out
 
 
