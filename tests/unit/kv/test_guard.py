@@ -179,6 +179,19 @@ def test_hard_limit_ends_once_with_the_phase(tmp_path: Path) -> None:
     assert "phase 'load'" in said[0]
 
 
+def test_limits_may_change_while_it_runs(tmp_path: Path) -> None:
+    said = threading.Event()
+    opened = sensors.Sensors.open(fake_proc(tmp_path, 2 * GIB))
+    found = guard.Guard(opened, guard.Limits(0, 0), end=lambda _text: said.set())
+    found.start()
+    try:
+        assert not said.wait(0.4)
+        found.limits = guard.Limits(4 * GIB, 3 * GIB)
+        assert said.wait(5)
+    finally:
+        found.close()
+
+
 def process(proc: Path, pid: int, parent: int, name: str, pages: int) -> None:
     folder = proc / str(pid)
     folder.mkdir()

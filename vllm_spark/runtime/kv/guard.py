@@ -143,6 +143,7 @@ class Guard:
         released = float("-inf")
         while not self._stop.wait(PERIOD):
             sample = self.sensors.sample()
+            judge.limits = self.limits  # the owner may have learnt its reserve meanwhile
             verdict = judge(sample)
             if verdict == "hard":
                 self.end(message(self.phase, sample, self.limits, self._top()))

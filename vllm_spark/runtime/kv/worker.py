@@ -142,8 +142,9 @@ class AutoSizing:
         return times
 
     def shutdown(self) -> None:
-        """Stop the guard, then upstream's."""
-        self.spark_guard.close()
+        """Stop the guard (there is none when the start failed early), then upstream's."""
+        if "spark_guard" in vars(self):
+            self.spark_guard.close()
         super().shutdown()  # type: ignore[misc]
 
     def _spark_taken(self) -> int:
