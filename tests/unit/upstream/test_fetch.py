@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fakes.package_index import PackageIndex
-from vllm_spark.distro.upstream.fetch import fetch
+from vllm_spark.distro.upstream.fetch import cached, fetch, fetch_url
 from vllm_spark.distro.upstream.pins import FilePin
 from vllm_spark.errors import ConfigError, IntegrityError, ResourceError
 
@@ -140,3 +140,17 @@ def test_read_only_cache(tiny_disk: Path, index: PackageIndex, monkeypatch: pyte
     monkeypatch.setenv("VLLM_SPARK_CACHE", os.fspath(tiny_disk / "cache"))
     with pytest.raises(ResourceError, match="not writable"):
         fetch("thing", pin())
+
+
+def test_a_known_address_is_held_to_its_pin_and_resumed(cache: Path, index: PackageIndex) -> None:
+    url = index.url.replace("/simple/", f"/files/{NAME}")
+    index.cut[NAME] = 3_000_000
+    with pytest.raises((IntegrityError, ResourceError), match="goes on where it stopped"):
+        fetch_url(url, pin())
+    have = cached(pin())
+    assert 0 < have < len(DATA)
+    assert fetch_url(url, pin()).read_bytes() == DATA
+    assert cached(pin()) == len(DATA)
+    assert [asked for _path, asked in files_asked(index)] == ["", f"bytes={have}-"]
+    with pytest.raises(IntegrityError, match="the pin says"):
+        fetch_url(url, FilePin(role="wheel", name="other.whl", sha256="0" * 64, size=len(DATA)))

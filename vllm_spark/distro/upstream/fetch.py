@@ -19,11 +19,12 @@ from vllm_spark import console, paths
 from vllm_spark.errors import ConfigError, IntegrityError, ResourceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from vllm_spark.distro.upstream.pins import FilePin
 
-__all__ = ["fetch", "index_url", "sha256_of"]
+__all__ = ["cached", "fetch", "fetch_url", "index_url", "sha256_of"]
 
 _CHUNK = 1 << 20
 _TIMEOUT = (20, 120)  # seconds to connect, seconds without a byte
@@ -54,6 +55,28 @@ def fetch(project: str, pin: FilePin) -> Path:
         ConfigError: the index has no such file.
         ResourceError: no space, no permission, or the index does not answer.
     """
+    return _fetch(pin, lambda: _locate(project, pin).url)
+
+
+def fetch_url(url: str, pin: FilePin) -> Path:
+    """The same for a file whose address is known, such as from a lock; the pin says whether it is the right one.
+
+    Raises:
+        IntegrityError, ResourceError: see `fetch`.
+    """
+    return _fetch(pin, lambda: url)
+
+
+def cached(pin: FilePin) -> int:
+    """How many bytes of the pinned file the cache has: the whole, a part that can be resumed, or none."""
+    folder = paths.cache_dir("downloads")
+    for path in (folder / pin.name, folder / f".{pin.name}.part"):
+        if path.is_file():
+            return min(path.stat().st_size, pin.size)
+    return 0
+
+
+def _fetch(pin: FilePin, locate: Callable[[], str]) -> Path:
     folder = paths.cache_dir("downloads")
     path = folder / pin.name
     with paths.lock(folder / f".{pin.name}.lock", wait=True):
@@ -65,7 +88,7 @@ def fetch(project: str, pin: FilePin) -> Path:
         part = folder / f".{pin.name}.part"
         have = part.stat().st_size if part.exists() else 0
         paths.require_space(part, pin.size - have)
-        _download(_locate(project, pin), pin, part)
+        _download(locate(), pin, part)
         part.replace(path)
     return path
 
@@ -92,11 +115,11 @@ def _locate(project: str, pin: FilePin) -> DistributionPackage:
     return found
 
 
-def _download(package: DistributionPackage, pin: FilePin, part: Path) -> None:
-    """Append what is missing of `package` to `part`, then check the whole."""
+def _download(url: str, pin: FilePin, part: Path) -> None:
+    """Append what is missing of the file at `url` to `part`, then check the whole."""
     try:
         with paths.resource_errors(part):
-            _receive(package, pin, part)
+            _receive(url, pin, part)
     except requests.RequestException as err:
         hint = "run the command again; it goes on where it stopped"
         raise ResourceError(f"download failed: {err}", where=pin.name, hint=hint) from err
@@ -114,12 +137,12 @@ def _download(package: DistributionPackage, pin: FilePin, part: Path) -> None:
         )
 
 
-def _receive(package: DistributionPackage, pin: FilePin, part: Path) -> None:
+def _receive(url: str, pin: FilePin, part: Path) -> None:
     have = part.stat().st_size if part.exists() else 0
     if have >= pin.size:
         return
     headers = {"Range": f"bytes={have}-"} if have else {}
-    with requests.get(package.url, headers=headers, stream=True, timeout=_TIMEOUT) as reply:
+    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as reply:
         reply.raise_for_status()
         resumed = reply.status_code == requests.codes.partial_content
         with part.open("ab" if resumed else "wb") as file, console.progress(pin.name, pin.size) as bar:
