@@ -192,6 +192,16 @@ def test_auto_on_another_platform_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         resolve.resolve(args())
 
 
+def test_auto_is_offered_only_to_a_vllm_that_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, "vllm.config", __path__=[])
+    fake(monkeypatch, "vllm.config.cache")
+    resolve.register_auto()
+    assert not hasattr(sys.modules["vllm.config.cache"], "auto_memory_resolver")
+    fake(monkeypatch, "vllm.config.cache", auto_memory_resolver=None)
+    resolve.register_auto()
+    assert sys.modules["vllm.config.cache"].auto_memory_resolver is resolve.resolve
+
+
 def test_compiler_jobs_are_limited_unless_the_user_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "99")
     resolve.limit_jit_jobs()
