@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vllm_spark.runtime.quant.arriving import attach, make_sink
+from vllm_spark.runtime.quant.schemes import round_trip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,11 +22,11 @@ def empty(*shape: int, meta: bool = False) -> torch.nn.Parameter:
 
 
 class Layer(torch.nn.Module):
-    """Holds one or two weights; `sunk` gives it sinks that write to `final`."""
+    """Holds one or two weights; `sunk` gives it sinks that write to parameters `*_final`, rounded or as they are."""
 
-    def __init__(self, prefix: str, *, sunk: str = "", **shapes: tuple[int, ...]) -> None:
+    def __init__(self, prefix: str, *, sunk: str = "", rounded: bool = False, **shapes: tuple[int, ...]) -> None:
         super().__init__()
-        self.prefix = prefix
+        self.prefix, self.rounded = prefix, rounded
         for name, shape in shapes.items():
             self.register_parameter(name, empty(*shape, meta=bool(sunk)))
         if sunk:
@@ -39,7 +40,8 @@ class Layer(torch.nn.Module):
             flat = final.data.view(-1, shape[-1])
 
             def finish(_unit: int, first: int, buffer: torch.Tensor, flat: torch.Tensor = flat) -> None:
-                flat[first : first + len(buffer)] = buffer
+                made = round_trip(scheme, buffer, search=False) if self.rounded else buffer
+                flat[first : first + len(buffer)] = made
 
             sinks.append(make_sink(self, name, scheme, torch.device("cpu"), finish))
         attach(self, scheme, sinks, [f"{name}_final" for name in shapes])
@@ -48,16 +50,16 @@ class Layer(torch.nn.Module):
 class Model(torch.nn.Module):
     """One attention layer, routed experts (per expert or stacked in the checkpoint), embedding and head."""
 
-    def __init__(self, scheme: str = "", *, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, scheme: str = "", *, rank: int = 0, size: int = 1, rounded: bool = False) -> None:
         super().__init__()
         self.rank, self.size = rank, size
         self.embed = Layer("embed", weight=(VOCAB // size, HIDDEN))
         self.norm = Layer("norm", weight=(HIDDEN,))
-        self.qkv = Layer("qkv", sunk=scheme, weight=(3 * HIDDEN // size, HIDDEN))
-        self.o = Layer("o", sunk=scheme, weight=(HIDDEN, HIDDEN // size))
+        self.qkv = Layer("qkv", sunk=scheme, rounded=rounded, weight=(3 * HIDDEN // size, HIDDEN))
+        self.o = Layer("o", sunk=scheme, rounded=rounded, weight=(HIDDEN, HIDDEN // size))
         shapes = {"w13_weight": (EXPERTS, 2 * INTER // size, HIDDEN), "w2_weight": (EXPERTS, HIDDEN, INTER // size)}
-        self.experts = Layer("experts", sunk=scheme, **shapes)
-        self.head = Layer("head", sunk=scheme, weight=(VOCAB // size, HIDDEN))
+        self.experts = Layer("experts", sunk=scheme, rounded=rounded, **shapes)
+        self.head = Layer("head", sunk=scheme, rounded=rounded, weight=(VOCAB // size, HIDDEN))
 
     def _mine(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
         step = tensor.shape[dim] // self.size

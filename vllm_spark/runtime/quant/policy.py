@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT", "SCHEMES", "Policy", "Rule", "bits", "load_policy", "parse_policy"]
 
-# Bits per weight with its scales: E2M1 with one E4M3 scale per 16; 4-bit with float32 absmax per 64 (see
-# formats/); E2M1 with one E8M0 per 32; E4M3 with one scale per row (not counted: below 0.1 %).
-SCHEMES: Mapping[str, float] = {"nvfp4": 4.5, "nf4": 4.5, "mxfp4": 4.25, "fp8": 8.0, "bf16": 16.0}
+# Bits per weight with its scales: E2M1 with one E4M3 scale per 16; NF4 with a 16-bit scale per 64; E2M1 with one
+# E8M0 per 32; E4M3 with one scale per row (not counted: below 0.1 %).
+SCHEMES: Mapping[str, float] = {"nvfp4": 4.5, "nf4": 4.25, "mxfp4": 4.25, "fp8": 8.0, "bf16": 16.0}
 
 
 def bits(scheme: str) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vllm_spark.runtime import kernels
+from vllm_spark.runtime.quant import formats
 from vllm_spark.runtime.stream.dequant import DTYPES, dequantise
 
 if TYPE_CHECKING:
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["quantise", "relative_error", "round_trip"]
 
-_FORMATS = "vllm_spark.runtime.quant.formats"
 _SAMPLE = 4 << 20  # elements of a layer that its error is measured on
+_WIDTH = 64  # every format's block divides it
+
+
+def _function(name: str, weight: torch.Tensor) -> Any:  # noqa: ANN401 - a quantiser or its inverse
+    """The operator on a GPU where the extension has it, else the definition in plain torch."""
+    fast = getattr(kernels, name, None) if weight.is_cuda else None
+    return fast or getattr(formats, name)
 
 
 def quantise(scheme: str, weight: torch.Tensor, *, search: bool) -> tuple[torch.Tensor, ...]:
@@ -25,11 +32,13 @@ def quantise(scheme: str, weight: torch.Tensor, *, search: bool) -> tuple[torch.
 
     Args:
         scheme: one of `policy.SCHEMES` but bf16.
-        weight: [rows, columns].
+        weight: [rows, columns], columns a multiple of 64.
         search: look for the scale of least squared error per block.
+
+    Raises:
+        IntegrityError: NaN or infinity in the weight.
     """
-    formats: Any = importlib.import_module(_FORMATS)
-    return tuple(getattr(formats, f"quantize_{scheme}")(weight, search=search))
+    return tuple(_function(f"quantize_{scheme}", weight)(weight, search=search))
 
 
 def round_trip(scheme: str, weight: torch.Tensor, *, search: bool) -> torch.Tensor:
@@ -45,9 +54,11 @@ def round_trip(scheme: str, weight: torch.Tensor, *, search: bool) -> torch.Tens
     """
     if scheme == "bf16":
         return weight
-    formats: Any = importlib.import_module(_FORMATS)
-    quantised = getattr(formats, f"quantize_{scheme}")(weight, search=search)
-    return getattr(formats, f"dequantize_{scheme}")(quantised, weight.dtype)  # type: ignore[no-any-return]
+    columns = weight.shape[1]
+    padded = torch.nn.functional.pad(weight, (0, -columns % _WIDTH))
+    made = _function(f"quantize_{scheme}", padded)(padded, search=search)
+    values: torch.Tensor = _function(f"dequantize_{scheme}", padded)(made, weight.dtype)
+    return values[:, :columns]
 
 
 def _read(tensor: Tensor, limit: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vllm_spark import console
-from vllm_spark.errors import ArtefactError
+from vllm_spark.errors import ArtefactError, IntegrityError
 from vllm_spark.runtime.stream.capture import Copies
 from vllm_spark.runtime.stream.finite import FiniteCheck
 from vllm_spark.runtime.stream.plan import Limits, make_plan
@@ -85,7 +85,11 @@ class Load:
         finite = FiniteCheck(self.checkpoint)
         copies = Copies([sink for group in sinks.values() for sink in group], finite.add)
         try:
-            loaded = self._stream(plan, model, copies)
+            try:
+                loaded = self._stream(plan, model, copies)
+            except IntegrityError:
+                finite.settle()  # a quantiser refused values; this names their file, key and offset
+                raise
             start = time.monotonic()
             finite.settle()
             _require_whole(sinks, skipped=bool(skip))
