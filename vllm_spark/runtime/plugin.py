@@ -8,6 +8,7 @@ __all__ = ["register"]
 def register() -> None:
     """Announce every feature to vLLM."""
     _kv()
+    _weights()
 
 
 def _kv() -> None:
@@ -15,3 +16,11 @@ def _kv() -> None:
 
     resolve.limit_jit_jobs()
     resolve.register_auto()
+
+
+def _weights() -> None:
+    from vllm_spark.runtime.quant import config
+    from vllm_spark.runtime.stream import loader
+
+    loader.register()
+    config.register()
