@@ -85,6 +85,7 @@ class Ladder:
         self._trees = (self.bench.tree_of(self.old.commit), self.bench.tree_of(self.new.commit))
         self._gone: set[str] = set()
         self._settled: dict[str, Result] = {}
+        self.old_tip = self.old.commit
         self.stops: dict[str, tuple[str, Merge]] = {}  # stuck patch -> tip before it, and the merge that failed
 
     def climb(self) -> list[Result]:
@@ -107,6 +108,11 @@ class Ladder:
                 bar.advance(1)
         return results
 
+    def on_old(self, name: str) -> str:
+        """The commit of a patch on the old release; empty when it does not apply there."""
+        old = self._olds.get(name)
+        return old.commit if isinstance(old, _Old) else ""
+
     @cached_property
     def _olds(self) -> dict[str, _Old | str]:
         """Every patch on the old release, or why it does not even apply there."""
@@ -119,6 +125,7 @@ class Ladder:
                 found[patch.stem] = _Old(patch, outcome.commit, before, self.bench.tree_of(outcome.commit))
             else:
                 found[patch.stem] = f"does not apply to {self.old.version}, for which it is made: {outcome.failures[0]}"
+        self.old_tip = stack.tip
         return found
 
     @cached_property

@@ -48,16 +48,19 @@ class Bench(Repository):
 
     Args:
         path: the git directory; it can see the objects of both releases.
+        tree: a folder to read files from or to write them to; None where trees of objects are enough.
+        index: the index; None puts it into the git directory.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, tree: Path | None = None, index: Path | None = None) -> None:
+        super().__init__(path, tree)
+        self._index = index or path / "spark-index"
 
     def __call__(
         self, *words: str, stdin: bytes | None = None, check: bool = True, env: Mapping[str, str] | None = None
     ) -> proc.Finished:
         """Run git; the index is this object's own."""
-        mine = {"GIT_INDEX_FILE": str(self.path / "spark-index"), **(env or {})}
+        mine = {"GIT_INDEX_FILE": str(self._index), **(env or {})}
         return super().__call__(*words, stdin=stdin, check=check, env=mine)
 
     def tree_of(self, name: str) -> str:
@@ -121,6 +124,18 @@ class Bench(Repository):
         """A file's bytes; None when the tree has no such file."""
         done = self("cat-file", "blob", f"{tree}:{path}", check=False)
         return done.stdout if done.status == 0 else None
+
+    def edited(self, tree: str, files: Mapping[str, bytes | None]) -> str:
+        """A tree with these contents; None removes a file."""
+        self("read-tree", tree)
+        entries = []
+        for path, data in files.items():
+            if data is None:
+                entries.append("0 " + "0" * 40 + f"\t{path}\0")
+            else:
+                entries.append(f"100644 {self('hash-object', '-w', '--stdin', stdin=data).text.strip()}\t{path}\0")
+        self("update-index", "-z", "--index-info", stdin="".join(entries).encode("utf-8", "surrogateescape"))
+        return self.line("write-tree")
 
     def restored(self, tree: str, source: str, files: Collection[str]) -> str:
         """`tree` with some files as they are in `source`, or without them where it has none."""
