@@ -20,6 +20,7 @@ __all__ = ["VERBS", "main"]
 # so that an owner's machine needs none of the maintainers' libraries.
 VERBS = {
     "series": "the patch series: lint, apply, export, status, guards",
+    "rebase": "carry the series to another vLLM release: plan, run, continue, abort, report",
     "ext": "the compiled extension: toolchain, build",
     "wheel": "wheels: repack, inspect, audit",
     "index": "the static package index: build, verify, yank, rollback",
