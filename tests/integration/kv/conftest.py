@@ -5,15 +5,16 @@ import os
 import shutil
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from vllm_spark import paths
 from vllm_spark.distro.series import trees
 from vllm_spark.errors import ToolMissing
+from vllm_spark.runtime.kv import cgroup
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = """
@@ -84,6 +85,46 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, vllm_python: Path, envi
     return folder
 
 
+def own_folder() -> cgroup.Hierarchy:
+    """The memory-controlled group of this process, below which a test may make one."""
+    texts = (Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    for hierarchy in cgroup.hierarchies(*texts):
+        leaf = hierarchy.folders[0]
+        if hierarchy.version == 1 and os.access(leaf, os.W_OK):
+            return hierarchy
+        # version 2: only a group without processes of its own may hand memory control down, so a sibling is made
+        parent = leaf.parent if len(hierarchy.folders) > 1 else leaf
+        control = parent / "cgroup.subtree_control"
+        if os.access(control, os.W_OK) and "memory" in control.read_text().split():
+            return cgroup.Hierarchy(2, (parent,))
+    raise ToolMissing(
+        "no writable cgroup with the memory controller",
+        where="/sys/fs/cgroup",
+        hint="run the tests as root, or under: systemd-run --user --scope -p Delegate=yes make test",
+    )
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int], Path]]:
+    """`limited(bytes)`: a cgroup of its own with that much memory and no swap."""
+    hierarchy = own_folder()
+    group = hierarchy.folders[0] / f"vllm-spark-test-{uuid.uuid4().hex[:8]}"
+    group.mkdir()
+
+    def limit(size: int) -> Path:
+        (group / hierarchy.files.limit).write_text(str(size))
+        swap = group / "memory.swap.max"
+        if swap.exists():
+            swap.write_text("0")
+        return group
+
+    yield limit
+    deadline = time.monotonic() + 20
+    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.2)  # processes of a server that has been told to end
+    group.rmdir()
+
+
 class Server:
     """One `vllm serve`, from its start to its end."""
 
@@ -131,14 +172,21 @@ class Server:
 
 @pytest.fixture
 def serve(
-    vllm_python: Path, tiny_model: Path, environment: dict[str, str], tmp_path: Path, unused_port: int
+    limited: Callable[[int], Path],  # set up first, so that servers have ended when it is removed
+    vllm_python: Path,
+    tiny_model: Path,
+    environment: dict[str, str],
+    tmp_path: Path,
+    unused_port: int,
 ) -> Iterator[Callable[..., Server]]:
     started: list[Server] = []
 
-    def start(*args: str, env: dict[str, str] | None = None, **popen: Any) -> Server:
+    def start(*args: str, env: dict[str, str] | None = None, group: Path | None = None) -> Server:
         argv = [str(vllm_python), "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(tiny_model)]
         argv += ["--host", "127.0.0.1", "--port", str(unused_port), "--served-model-name", "tiny"]
         argv += ["--max-model-len", "256", "--max-num-seqs", "4", "--dtype", "bfloat16", "--enforce-eager", *args]
+        if group is not None:
+            argv = ["sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(group), *argv]
         started.append(Server(argv, unused_port, {**environment, **(env or {})}, tmp_path / f"{len(started)}.log"))
         return started[-1]
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,24 @@ def test_auto_serves_what_is_needed(serve: Callable[..., Any]) -> None:
     stock = re.search(r"CPU KV cache size: ([\d,]+) tokens", table)
     assert stock is not None
     assert int(stock[1].replace(",", "")) == tokens, "upstream's own count of what was allocated"
+
+
+def test_max_in_a_container_leaves_the_reserve_every_time(
+    serve: Callable[..., Any], limited: Callable[[int], Path]
+) -> None:
+    # Unified memory as a container sees it: host and device share 6 GiB, page cache included.
+    group, sizes = limited(6 << 30), []
+    settings = {"VLLM_SPARK_KV_TARGET": "max", "VLLM_SPARK_HOST_RESERVE": "2GiB"}
+    for _ in range(2):  # the second start finds the first one's files in the page cache
+        server = serve("--gpu-memory-utilization", "auto", env=settings, group=group)
+        assert server.wait(), server.text
+        assert f"memory from {group}" in server.text
+        free, reserve = re.search(r"([\d.]+) GiB free after start-up, ([\d.]+) GiB", server.text).groups()  # type: ignore[union-attr]
+        assert float(reserve) == 2
+        assert float(free) == pytest.approx(2, rel=0.03)
+        sizes.append(int(re.search(r"(\d+) tokens, ", server.text)[1]))  # type: ignore[index]
+        server.close()
+    assert abs(sizes[0] - sizes[1]) <= 0.01 * max(sizes)
 
 
 def test_a_reserve_that_is_no_size_stops_before_loading(serve: Callable[..., Any]) -> None:
