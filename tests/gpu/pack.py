@@ -15,10 +15,12 @@ for its size: run with TRITON_ATTN and VLLM_USE_FLASHINFER_SAMPLER=0.
 from __future__ import annotations
 
 import argparse
+import configparser
 import lzma
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,7 +86,20 @@ def site(profile: Profile, folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     (tree / LIBRARY).write_bytes(develop(profile).read_bytes())
+    register(tree, upstream.package_version)
     return tree
+
+
+def register(tree: Path, version: str) -> None:
+    """Give vllm_spark the metadata by which vLLM finds its plugin."""
+    project = tomllib.loads((paths.repo_root() / "pyproject.toml").read_text())["project"]
+    folder = tree / f"vllm_spark-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n")
+    points = configparser.ConfigParser()
+    points.read_dict(project["entry-points"])
+    with (folder / "entry_points.txt").open("w") as file:
+        points.write(file)
 
 
 def download(folder: Path, machine: str) -> None:
