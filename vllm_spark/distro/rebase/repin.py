@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import tomlkit
@@ -46,7 +47,7 @@ def repin(text: str, version: str, requires: Requires, files: Sequence[FilePin])
             entry[key] = getattr(pin, key)
     for pin in rest.values():
         entries.append(_entry(pin))
-    return tomlkit.dumps(document)
+    return _spaced(tomlkit.dumps(document))
 
 
 def remember(text: str, pins: Sequence[FilePin]) -> str:
@@ -57,7 +58,7 @@ def remember(text: str, pins: Sequence[FilePin]) -> str:
     for pin in pins:
         if pin.name not in have:
             entries.append(_entry(pin))
-    return tomlkit.dumps(document)
+    return _spaced(tomlkit.dumps(document))
 
 
 def drop(text: str, patch: str, base: str, why: str, upstream: str, date: dt.date) -> str:
@@ -69,7 +70,7 @@ def drop(text: str, patch: str, base: str, why: str, upstream: str, date: dt.dat
         entry["upstream"] = upstream
     entries = document.setdefault("dropped", tomlkit.aot())
     entries.append(entry)
-    return tomlkit.dumps(document)
+    return _spaced(tomlkit.dumps(document))
 
 
 def own_version(text: str, old: Upstream, version: str) -> str:
@@ -81,7 +82,12 @@ def own_version(text: str, old: Upstream, version: str) -> str:
     for index, need in enumerate(list(needs)):
         if str(need) == f"{old.project}=={old.vllm_version}":
             needs[index] = f"{old.project}=={version}+spark.1"
-    return tomlkit.dumps(document)
+    return _spaced(tomlkit.dumps(document))
+
+
+def _spaced(text: str) -> str:
+    """An empty line before each entry of an array of tables, as a person writes it; a comment stays on its entry."""
+    return re.sub(r"^([^#\n].*)\n\[\[", r"\1\n\n[[", text, flags=re.MULTILINE)
 
 
 def _entry(pin: FilePin) -> Table:
