@@ -19,7 +19,7 @@ from vllm_spark.distro.elf.target import Support
 from vllm_spark.errors import ArtefactError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from vllm_spark.distro.elf.target import Capability
 
@@ -62,12 +62,21 @@ def plan_blanking(found: Sequence[Container], device: Capability) -> Blanking:
 
 
 def check_blanked(
-    before: Sequence[Container], source: Source, after: Sequence[Container], result: Source, device: Capability
+    before: Sequence[Container],
+    source: Source,
+    after: Sequence[Container],
+    result: Source,
+    device: Capability,
+    *,
+    rewritten: Collection[int] = (),
 ) -> None:
     """Prove that blanking changed nothing that `device` could use, from the two files alone.
 
     Every container must stand where it stood, and hold, in order and byte for byte, the images of the old one that
     the device loads or compiles. So a kernel that had a loadable image has the same one.
+
+    Args:
+        rewritten: indices of containers whose content somebody else vouches for (`aot.splice.check_spliced`).
 
     Raises:
         ArtefactError: it is not so.
@@ -75,6 +84,8 @@ def check_blanked(
     if [one.offset for one in before] != [one.offset for one in after]:
         raise ArtefactError("fat binaries moved while being blanked", where=result.name)
     for old, new in zip(before, after, strict=True):
+        if old.index in rewritten:
+            continue
         stay = [entry for entry in old.entries if _stays(entry, device)]
         same = len(stay) == len(new.entries) and all(
             source.read(ours.offset, ours.size) == result.read(theirs.offset, theirs.size)

@@ -136,6 +136,7 @@ class Container:
         offset: where its header starts in the file.
         room: bytes from its header to the next container or the section's end, alignment included. What is
             written over it may be no longer.
+        relocatable: its code is still to be linked on the device (`__nv_relfatbin`).
     """
 
     index: int
@@ -145,6 +146,7 @@ class Container:
     body_size: int
     room: int
     entries: tuple[Entry, ...]
+    relocatable: bool = False
 
     @property
     def size(self) -> int:
@@ -157,7 +159,9 @@ def container_header(version: int, body_size: int) -> bytes:
     return _HEAD.pack(MAGIC, version, _HEAD.size, body_size)
 
 
-def containers(source: Source, offset: int, size: int, first_index: int = 0) -> Iterator[Container]:
+def containers(
+    source: Source, offset: int, size: int, first_index: int = 0, *, relocatable: bool = False
+) -> Iterator[Container]:
     """The containers in `size` bytes of `source` at `offset`, a section that holds nothing else.
 
     Raises:
@@ -171,7 +175,7 @@ def containers(source: Source, offset: int, size: int, first_index: int = 0) -> 
         after = at + header_size + body_size
         entries = tuple(_entries(source, at + header_size, after))
         following = _skip_zeros(source, after, end)
-        yield Container(index, at, version, header_size, body_size, following - at, entries)
+        yield Container(index, at, version, header_size, body_size, following - at, entries, relocatable)
         at = following
         index += 1
 

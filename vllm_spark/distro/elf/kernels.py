@@ -16,14 +16,20 @@ if TYPE_CHECKING:
     from vllm_spark.distro.elf.fatbin import Entry
     from vllm_spark.distro.elf.source import Source
 
-__all__ = ["assembled_for", "cubin_kernels", "kernels", "ptx_kernels"]
+__all__ = ["assembled_for", "cubin_kernels", "cubin_variables", "kernels", "ptx_kernels", "ptx_variables"]
 
 _SYMTAB = 2
+_OBJECT = 1
 _FUNC = 2
 _ENTRY_BIT = 0x10  # st_other: the function is a kernel
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _PTX_ENTRY = re.compile(rb"\.entry\s+([\w$%.]+)")
+# A variable of the module. What follows its name: array bounds, then its value or the end.
+_PTX_VARIABLE = re.compile(
+    rb"^\s*(?:\.(?:visible|weak|common)\s+)?\.(?:global|const)\b[^;={]*?([\w$%]+)\s*(?:\[[^\]]*\]\s*)*(?:=|;)",
+    re.MULTILINE,
+)
 _ARCH = re.compile(rb"-arch\s+(sm_\d+[af]?)\s")
 
 
@@ -58,22 +64,39 @@ def ptx_kernels(text: bytes) -> tuple[str, ...]:
     return tuple(sorted({name.decode() for name in _PTX_ENTRY.findall(text)}))
 
 
+def ptx_variables(text: bytes) -> tuple[str, ...]:
+    """Device and constant variables defined in a PTX module; the host can ask for any of them by name."""
+    return tuple(sorted({name.decode() for name in _PTX_VARIABLE.findall(text)}))
+
+
 def cubin_kernels(data: bytes) -> tuple[str, ...]:
     """Kernels defined in a cubin: the function symbols with the entry bit.
 
     Raises:
         struct.error, IndexError, ValueError: it is not an ELF file.
     """
+    return tuple(sorted({name for name, kind, other in _defined(data) if kind == _FUNC and other & _ENTRY_BIT}))
+
+
+def cubin_variables(data: bytes) -> tuple[str, ...]:
+    """Variables defined in a cubin.
+
+    Raises:
+        struct.error, IndexError, ValueError: it is not an ELF file.
+    """
+    return tuple(sorted({name for name, kind, _ in _defined(data) if kind == _OBJECT}))
+
+
+def _defined(data: bytes) -> Iterator[tuple[str, int, int]]:
+    """Name, type and `st_other` of each symbol that has a section."""
     sections = list(_sections(data))
-    names: set[str] = set()
     for table in sections:
         if table.type != _SYMTAB:
             continue
         strings = sections[table.link].offset
         for name, info, other, index, _, _ in _SYMBOL.iter_unpack(data[table.offset : table.offset + table.size]):
-            if info & 15 == _FUNC and other & _ENTRY_BIT and index:
-                names.add(_string(data, strings + name).decode())
-    return tuple(sorted(names))
+            if index:
+                yield _string(data, strings + name).decode(), info & 15, other
 
 
 def assembled_for(data: bytes) -> str | None:

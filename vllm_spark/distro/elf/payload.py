@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from vllm_spark.distro.elf.fatbin import Entry
     from vllm_spark.distro.elf.source import Source
 
-__all__ = ["LIMIT", "lz4_block", "payload"]
+__all__ = ["LIMIT", "lz4_block", "payload", "ptxas_options"]
 
 LIMIT = 1 << 30  # bytes; the largest image of vLLM 0.33.0 has 65 million
 _MIN_MATCH = 4
+_OPTIONS_FIELD = 20  # of the header: where the block about options starts in it, 0 for none
 
 
 def payload(source: Source, entry: Entry) -> bytes:
@@ -38,6 +40,23 @@ def payload(source: Source, entry: Entry) -> bytes:
     if len(data) != entry.raw_size:
         raise ArtefactError(f"{entry.label} image has {len(data)} bytes, not {entry.raw_size}", where=where)
     return data
+
+
+def ptxas_options(source: Source, entry: Entry) -> str:
+    """What the assembler was told beside the target (`-Xptxas`), as noted for the driver in a PTX image's header.
+
+    Raises:
+        ArtefactError: the note leaves the header.
+    """
+    header = source.read(entry.offset, entry.header_size)
+    (block,) = struct.unpack_from("<I", header, _OPTIONS_FIELD)
+    if not block:
+        return ""
+    if block + 8 <= len(header):
+        start, length = struct.unpack_from("<II", header, block)
+        if start + length <= len(header):
+            return header[start : start + length].rstrip(b"\0").decode("utf-8", "replace")
+    raise ArtefactError(f"damaged header of a {entry.label} image", where=f"{source.name} byte {entry.offset:#x}")
 
 
 def _expand(stored: bytes, entry: Entry) -> bytes:

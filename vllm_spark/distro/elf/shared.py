@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Abi", "SharedObject", "read_shared_object"]
 
-_FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+_FATBIN_SECTIONS = {".nv_fatbin": False, "__nv_relfatbin": True}  # name: is the code relocatable
 _TYPES = ("ET_REL", "ET_EXEC", "ET_DYN")
 _WRAPPERS = ".nvFatBinSegment"
 _WRAPPER = struct.Struct("<IIQQ")  # magic, version, address of the container, address of more of them or 0
@@ -111,10 +111,11 @@ def read_shared_object(source: Source) -> SharedObject:
             raise ArtefactError(f"not a readable ELF file (type {elf['e_type']})", where=source.name)
         _check_sections(source, elf)
         found: list[Container] = []
-        for name in _FATBIN_SECTIONS:
+        for name, relocatable in _FATBIN_SECTIONS.items():
             section = elf.get_section_by_name(name)
             if section is not None:
-                found += containers(source, section["sh_offset"], section["sh_size"], len(found))
+                place = section["sh_offset"], section["sh_size"]
+                found += containers(source, *place, len(found), relocatable=relocatable)
         _check_wrappers(source, elf, {_address(elf, one.offset) for one in found})
         return SharedObject(source.name, source.size, elf["e_machine"], tuple(found), _abi(elf))
     except (ELFError, struct.error, UnicodeDecodeError) as err:

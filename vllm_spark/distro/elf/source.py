@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["Edit", "EditedSource", "FileSource", "Part", "Source", "Span", "chunks"]
+__all__ = ["BytesSource", "Edit", "EditedSource", "FileSource", "Part", "Source", "Span", "chunks"]
 
 _CHUNK = 1 << 20
 
@@ -39,6 +39,7 @@ class FileSource:
 
     def __init__(self, path: Path, name: str = "") -> None:
         self.name = name or str(path)
+        self.path = path
         self._fd = os.open(path, os.O_RDONLY)
         self.size = os.fstat(self._fd).st_size
 
@@ -63,6 +64,25 @@ class FileSource:
                 raise ArtefactError("became shorter while it was read", where=self.name)
             data += more
         return data
+
+
+class BytesSource:
+    """Bytes that are in memory anyway."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self.name = name
+        self.size = len(data)
+        self._data = data
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes from `offset`.
+
+        Raises:
+            ArtefactError: they end before.
+        """
+        if size < 0 or offset < 0 or offset + size > self.size:
+            raise ArtefactError(f"ends before byte {offset + size}", where=self.name)
+        return self._data[offset : offset + size]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from vllm_spark.errors import ArtefactError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["WheelName", "check_member_name"]
+__all__ = ["SHARED_OBJECT", "WheelName", "check_member_name"]
 
-
+SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")  # a member that may hold device code
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_(?P<machine>.+)")
 _LINUX = re.compile(r"(?:linux|manylinux\w*?)_(?P<machine>x86_64|aarch64)")
 

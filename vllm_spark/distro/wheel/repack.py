@@ -7,7 +7,6 @@ from the old RECORD, so a damaged one is found by whoever verifies either file. 
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -15,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_spark import console
-from vllm_spark.distro.elf.blank import Blanking, check_blanked, plan_blanking
-from vllm_spark.distro.elf.shared import read_shared_object
-from vllm_spark.distro.elf.source import EditedSource, FileSource, chunks
+from vllm_spark.distro.elf.source import FileSource, chunks
 from vllm_spark.distro.wheel.archive import Wheel
-from vllm_spark.distro.wheel.names import WheelName, check_member_name
+from vllm_spark.distro.wheel.devicecode import BlankedExtension, DeviceCode
+from vllm_spark.distro.wheel.names import SHARED_OBJECT, WheelName, check_member_name
 from vllm_spark.distro.wheel.record import Row, digest, encode, format_record, read_record
 from vllm_spark.distro.wheel.stamp import stamp_metadata, stamp_version_file, stamp_wheel
 from vllm_spark.distro.wheel.zipwriter import Packed, ZipWriter
@@ -29,20 +27,12 @@ from vllm_spark.paths import atomic_file, require_space
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from vllm_spark.distro.aot.splice import Image, Supply
     from vllm_spark.distro.elf.target import Capability
 
 __all__ = ["SBOM_NAME", "BlankedExtension", "Repacked", "repack"]
 
 SBOM_NAME = "sboms/vllm-spark.cdx.json"  # below the metadata folder, PEP 770
-_SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
-
-
-@dataclass(frozen=True)
-class BlankedExtension:
-    """A shared object that lost images, and what they were."""
-
-    name: str
-    blanking: Blanking
 
 
 @dataclass(frozen=True)
@@ -50,6 +40,7 @@ class Repacked:
     """The new wheel.
 
     Attributes:
+        images: what became of each fat binary that the device can use; none where no compiled code was asked for.
         seconds: time by step.
     """
 
@@ -59,10 +50,11 @@ class Repacked:
     copied: int
     rewritten: int
     blanked: tuple[BlankedExtension, ...]
+    images: tuple[Image, ...]
     seconds: dict[str, float]
 
 
-def repack(
+def repack(  # noqa: PLR0913 - keywords, one for each thing that may change
     source: Path,
     out_dir: Path,
     *,
@@ -72,6 +64,7 @@ def repack(
     added: Mapping[str, bytes] | None = None,
     sbom: bytes | None = None,
     keep_for: Capability | None = None,
+    compiled: Supply | None = None,
 ) -> Repacked:
     """Write the wheel `source` to `out_dir` under a new version and platform tag.
 
@@ -84,6 +77,7 @@ def repack(
         added: members that do not exist yet.
         sbom: contents of `sboms/vllm-spark.cdx.json` in the metadata folder.
         keep_for: take out device code that this capability can neither load nor compile; None keeps all.
+        compiled: put the machine code that it has in the place of PTX; None leaves PTX as it is.
 
     Raises:
         ArtefactError, IntegrityError: the source is no sound wheel, or lacks a member that is to be replaced.
@@ -94,11 +88,12 @@ def repack(
         target = wheel.name.release(version, platform_tag)
         path = out_dir / str(target)
         require_space(out_dir, source.stat().st_size + max(info.file_size for info in wheel.members.values()))
-        job = _Job(wheel, target, read_record(wheel), keep_for)
+        job = _Job(wheel, target, read_record(wheel), DeviceCode(keep_for, compiled))
         job.plan(replaced, added or {}, sbom)
         sha256 = job.write(path)
     seconds = {"total": time.monotonic() - started, **job.seconds}
-    return Repacked(path, sha256, path.stat().st_size, job.copied, job.rewritten, tuple(job.blanked), seconds)
+    blanked, images = tuple(job.device_code.blanked), tuple(job.device_code.images)
+    return Repacked(path, sha256, path.stat().st_size, job.copied, job.rewritten, blanked, images, seconds)
 
 
 @dataclass
@@ -108,13 +103,12 @@ class _Job:
     wheel: Wheel
     target: WheelName
     record: dict[str, Row]
-    keep_for: Capability | None
+    device_code: DeviceCode
     contents: dict[str, bytes] = field(default_factory=dict)  # new name -> new bytes
     rows: list[Row] = field(default_factory=list)
-    blanked: list[BlankedExtension] = field(default_factory=list)
     copied: int = 0
     rewritten: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: {"blank": 0.0})
+    seconds: dict[str, float] = field(default_factory=lambda: {"device code": 0.0})
 
     def plan(self, replaced: Mapping[str, bytes], added: Mapping[str, bytes], sbom: bytes | None) -> None:
         """Collect the new bytes of every member that changes, before anything is written."""
@@ -175,7 +169,7 @@ class _Job:
             self.rows.append(digest([data], name))
             writer.deflate(name, [data], executable=old is not None and self._executable(old))
             self.rewritten += 1
-        elif old is not None and not self._blank(writer, name, old, folder):
+        elif old is not None and not self._rewrite(writer, name, old, folder):
             info = self.wheel.members[old]
             packed = Packed(
                 name, info.compress_type, info.CRC, info.compress_size, info.file_size, 0, self._executable(old)
@@ -184,33 +178,21 @@ class _Job:
             self.rows.append(Row(name, self.record[old].hash, self.record[old].size))
             self.copied += 1
 
-    def _blank(self, writer: ZipWriter, name: str, old: str, folder: Path) -> bool:
-        """Write a shared object without the images that are not wanted; False when there is nothing to take out."""
-        if self.keep_for is None or not _SHARED_OBJECT.search(name):
+    def _rewrite(self, writer: ZipWriter, name: str, old: str, folder: Path) -> bool:
+        """Write a shared object with other device code; False when it stays as it is."""
+        if not self.device_code.wanted or not SHARED_OBJECT.search(name):
             return False
         started = time.monotonic()
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".blank.") as scratch:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".rewrite.") as scratch:
             scratch.writelines(self._verified(old))
             scratch.flush()
             with FileSource(Path(scratch.name), name) as source:
-                blanking = self._write_blanked(writer, name, source, self.keep_for, executable=self._executable(old))
-        self.seconds["blank"] += time.monotonic() - started
-        if blanking is not None:
-            self.blanked.append(BlankedExtension(name, blanking))
-        return blanking is not None
-
-    def _write_blanked(
-        self, writer: ZipWriter, name: str, source: FileSource, keep_for: Capability, *, executable: bool
-    ) -> Blanking | None:
-        before = read_shared_object(source).containers
-        blanking = plan_blanking(before, keep_for)
-        if not blanking.edits:
-            return None
-        result = EditedSource(source, blanking.edits)
-        check_blanked(before, source, read_shared_object(result).containers, result, keep_for)
-        self.rows.append(digest(chunks(result), name))
-        writer.deflate(name, chunks(result), executable=executable)
-        return blanking
+                result = self.device_code.rewrite(source)
+                if result is not None:
+                    self.rows.append(digest(chunks(result), name))
+                    writer.deflate(name, chunks(result), executable=self._executable(old))
+        self.seconds["device code"] += time.monotonic() - started
+        return result is not None
 
     def _verified(self, name: str) -> Iterator[bytes]:
         """The bytes of a member; the iteration fails at its end when they are not those of RECORD."""
