@@ -14,22 +14,27 @@ from vllm_spark.distro.wheel.archive import Wheel
 from vllm_spark.distro.wheel.names import SHARED_OBJECT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from vllm_spark.distro.aot.splice import Image, Supply
 
 __all__ = ["extracted", "survey"]
 
 
-def extracted(wheel: Path, folder: Path) -> Iterator[FileSource]:
+def extracted(wheel: Path, folder: Path, only: Collection[str] | None = None) -> Iterator[FileSource]:
     """Write each shared object of `wheel` to `folder`, and open it under its member name; the caller closes it.
+
+    Args:
+        only: these members; None means all.
 
     Raises:
         ArtefactError, IntegrityError: the wheel is not sound.
         ResourceError: no space.
     """
     with Wheel(wheel) as archive:
-        names = [name for name in sorted(archive.members) if SHARED_OBJECT.search(name)]
+        names = [
+            name for name in sorted(archive.members) if (SHARED_OBJECT.search(name) if only is None else name in only)
+        ]
         paths.require_space(folder, sum(archive.members[name].file_size for name in names))
         for index, name in enumerate(names):
             path = folder / str(index)

@@ -20,7 +20,7 @@ from vllm_spark.distro.elf.target import Form
 from vllm_spark.errors import ArtefactError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from vllm_spark.distro.elf.target import Target
     from vllm_spark.distro.ext.toolchain import Toolchain
@@ -69,14 +69,19 @@ def verify(path: Path, name: str, target: Target, tools: Toolchain, *, disassemb
     return Verified(name, listed, len(cubins), kernels)
 
 
-def verify_wheel(wheel: Path, target: Target, tools: Toolchain, *, disassemble: bool = False) -> Iterator[Verified]:
+def verify_wheel(
+    wheel: Path, target: Target, tools: Toolchain, *, disassemble: bool = False, names: Collection[str] | None = None
+) -> Iterator[Verified]:
     """`verify` each shared object of a wheel that has device code.
+
+    Args:
+        names: these members only.
 
     Raises:
         ArtefactError, IntegrityError, ProcessError: as `verify`, or the wheel is not sound.
     """
     with tempfile.TemporaryDirectory(dir=paths.cache_dir(), prefix="aot-") as folder:
-        for source in extracted(wheel, Path(folder)):
+        for source in extracted(wheel, Path(folder), names):
             with source:
                 if read_shared_object(source).containers:
                     yield verify(source.path, source.name, target, tools, disassemble=disassemble)

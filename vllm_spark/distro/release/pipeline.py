@@ -14,6 +14,7 @@ from vllm_spark.distro.elf.target import Capability
 from vllm_spark.distro.ext import build as extension
 from vllm_spark.distro.index import tree as index
 from vllm_spark.distro.index.facts import ProjectFact
+from vllm_spark.distro.release import native
 from vllm_spark.distro.release.describe import describe
 from vllm_spark.distro.release.patched import Patched, apply_for_wheel
 from vllm_spark.distro.upstream import fetch, pins
@@ -26,6 +27,7 @@ from vllm_spark.errors import ArtefactError, IntegrityError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from vllm_spark.distro.aot.supply import CacheSupply
     from vllm_spark.distro.profile import Profile
     from vllm_spark.distro.upstream.pins import Upstream
 
@@ -59,8 +61,11 @@ class Release:
         return tuple(fetch.sha256_of(wheel) for wheel in self.wheels)
 
 
-def build(profile_name: str, out: Path, index_dir: Path) -> Release:
+def build(profile_name: str, out: Path, index_dir: Path, aot: native.Aot = native.Aot.CACHED) -> Release:
     """Make both wheels in `out`, audit them, and add them to the index in `index_dir`.
+
+    Args:
+        aot: what to do about kernels that the device's driver would have to compile.
 
     Raises:
         ConfigError, IntegrityError, PatchError, ToolMissing, ProcessError, ResourceError: from the steps.
@@ -77,17 +82,22 @@ def build(profile_name: str, out: Path, index_dir: Path) -> Release:
             patched = apply_for_wheel(upstream, official)
         with console.step("compile the extension", seconds):
             ours = extension.build(profile, out)
+        with console.step("compile ahead of time", seconds):
+            supply = native.supply_for(aot, profile, official)
         with console.step("repack vLLM", seconds):
-            repacked = _repack(upstream, profile, official, patched, out)
+            repacked = _repack(upstream, profile, official, patched, out, supply)
         wheels = (repacked.path, ours)
         with console.step("audit both wheels", seconds):
+            native.check(aot, repacked, supply)
             audits = _audit(wheels, official, patched)
         with console.step("write the index", seconds):
             _index(index_dir, wheels, upstream, profile, patched, audits)
     return Release(upstream, profile, wheels, index_dir, patched, repacked, audits, seconds)
 
 
-def _repack(upstream: Upstream, profile: Profile, official: Path, patched: Patched, out: Path) -> Repacked:
+def _repack(
+    upstream: Upstream, profile: Profile, official: Path, patched: Patched, out: Path, supply: CacheSupply | None
+) -> Repacked:
     pin = upstream.file("wheel", profile.machine)
     sbom = make_sbom(
         upstream.project,
@@ -106,6 +116,7 @@ def _repack(upstream: Upstream, profile: Profile, official: Path, patched: Patch
         added=patched.added,
         sbom=sbom,
         keep_for=Capability.parse(profile.compute_capability),
+        compiled=supply,
     )
 
 

@@ -26,11 +26,20 @@ class ExpectedExtension(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     Attributes:
         verdict: the best that the device can do with any kernel of it.
         native, jit: numbers of kernels that run at once, and after compiling their PTX; None leaves them open.
+        aot: kernels of the second kind may have been compiled ahead of time: then they count as native.
     """
 
     verdict: Support
     native: _Count | None = None
     jit: _Count | None = None
+    aot: bool = False
+
+    def after_aot(self, jit: int) -> ExpectedExtension:
+        """What is expected where `jit` kernels are left to the driver; itself where that is no outcome of the step."""
+        if not self.aot or self.native is None or self.jit is None or not 0 <= jit < self.jit:
+            return self
+        compiled = self.native + self.jit - jit
+        return msgspec.structs.replace(self, verdict=Support.NATIVE, native=compiled, jit=jit)
 
 
 class ExpectedWheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +48,7 @@ class ExpectedWheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         device: compute capability that it is made for, such as `12.1`.
         max_size: bytes of the file.
+        max_size_aot: the same where no kernel is left to the driver's compiler; None means `max_size`.
         sbom: whether it carries our bill of materials.
         unstable: shared objects that may use libtorch's C++ symbols or CPython's private names.
         extensions: shared objects with device code, by member name.
@@ -48,6 +58,7 @@ class ExpectedWheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine: str
     device: str
     max_size: _Count
+    max_size_aot: _Count | None = None
     sbom: bool = False
     unstable: frozenset[str] = frozenset()
     extensions: dict[str, ExpectedExtension] = {}

@@ -119,6 +119,7 @@ class DeviceCode(Rule):
     @staticmethod
     def _extension(found: ElfFile, expected: ExpectedExtension) -> Iterator[str]:
         report = found.report
+        expected = expected.after_aot(report.kernels.get(Support.JIT, 0))
         if report.verdict is not expected.verdict:
             yield f"{found.name}: {report.verdict.value if report.verdict else 'nothing'}, not {expected.verdict.value}"
         for support, count in ((Support.NATIVE, expected.native), (Support.JIT, expected.jit)):
@@ -218,10 +219,13 @@ class SizeBudget(Rule):
 
     def check(self, case: Case) -> Iterator[str]:
         """Compare, and name what is large."""
-        over = case.facts.size - case.expected.max_size
+        expected = case.expected
+        waiting = any(one.report.kernels.get(Support.JIT) for one in case.facts.elf)
+        budget = expected.max_size if waiting or expected.max_size_aot is None else expected.max_size_aot
+        over = case.facts.size - budget
         if over > 0:
             largest = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in case.facts.largest)
-            yield f"{case.facts.size} bytes, {over} over the budget of {case.expected.max_size}; largest: {largest}"
+            yield f"{case.facts.size} bytes, {over} over the budget of {budget}; largest: {largest}"
 
 
 RULES: tuple[Rule, ...] = (
