@@ -16,7 +16,7 @@ import pytest
 
 from vllm_spark import console, paths, proc
 
-__all__ = ["Emulated", "emulated"]
+__all__ = ["Emulated", "debian", "emulated", "need"]
 
 _TORCH = "torch==2.10.0"  # the oldest that the extension loads with; its aarch64 wheel is a CPU build
 _PACKAGES = ("python3", "libstdc++6")
@@ -75,12 +75,12 @@ def emulated() -> Emulated:
         if not folder.is_dir():
             paths.require_space(folder, 3 << 30)
             with console.step("making an aarch64 system"), paths.atomic_dir(folder) as fresh:
-                _debian(fresh)
+                debian(fresh)
                 _site(Emulated(fresh))
     return Emulated(folder)
 
 
-def _debian(fresh: Path) -> None:
+def debian(fresh: Path, packages: tuple[str, ...] = _PACKAGES) -> None:
     """Let the machine's own apt, with an empty state for arm64, find and check what Python needs."""
     apt = fresh / "apt"
     for part in ("state/lists/partial", "cache/archives/partial"):
@@ -90,7 +90,7 @@ def _debian(fresh: Path) -> None:
     env = {**os.environ, "APT_CONFIG": str(apt / "apt.conf")}
     tool = need("apt-get", "apt")
     proc.run([tool, "update", "-qq"], env=env)
-    proc.run([tool, "install", "-qq", "-y", "--download-only", "--no-install-recommends", *_PACKAGES], env=env)
+    proc.run([tool, "install", "-qq", "-y", "--download-only", "--no-install-recommends", *packages], env=env)
     (fresh / "root").mkdir()
     for package in sorted((apt / "cache" / "archives").glob("*.deb")):
         proc.run(["dpkg-deb", "-x", package, fresh / "root"])
