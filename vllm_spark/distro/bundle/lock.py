@@ -7,6 +7,7 @@ an image holds one of them: the one that pip would choose.
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,8 @@ def resolve(
         ResourceError: an index does not answer.
     """
     command = [uv(), "pip", "compile", "--only-binary", ":all:", "--no-header", "--quiet", "--format", "pylock.toml"]
+    # Nothing is built, so the target's Python need not be here; uv would fetch one otherwise.
+    command += ["--python", sys.executable, "--no-python-downloads"]
     command += [*target.uv, "--index", index, *([] if dependencies else ["--no-deps"]), "-"]
     try:
         text = proc.run(command, stdin="\n".join(wanted).encode()).text
