@@ -107,6 +107,20 @@ class Upstream:
         self.git(tree, "commit", "-q", "--cleanup=verbatim", "-F", "-", stdin=text.encode())
         return self.git(tree, "format-patch", *_FORMAT, "--stdout", "-1").stdout
 
+    def many(self, commits: list[tuple[str, dict[str, bytes]]], *, version: str = "0.33.0") -> list[bytes]:
+        """What `git format-patch` makes of many commits on a release, each a message and the files that it writes."""
+        self._count += 1
+        tree, out = self.root / f"work{self._count}", self.root / f"out{self._count}"
+        self.git(self.root, "clone", "-q", "-b", f"v{version}", str(self.mirror.path), str(tree))
+        for text, edits in commits:
+            for name, data in edits.items():
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                (tree / name).write_bytes(data)
+            self.git(tree, "add", "-A")
+            self.git(tree, "commit", "-q", "--cleanup=verbatim", "-F", "-", stdin=text.encode())
+        self.git(tree, "format-patch", *_FORMAT, "-o", str(out), f"v{version}")
+        return [path.read_bytes() for path in sorted(out.iterdir())]
+
     @staticmethod
     def git(folder: Path, *words: str, stdin: bytes | None = None) -> proc.Finished:
         """git as a maintainer runs it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,10 @@ class Finish:
         if self._obsolete([proof for _, proofs in proved for proof in proofs]):
             return None
         checkout.make_branch(state.branch, tip)
-        steps = [step for step, _ in proved] + [run_step(name, scene, skip) for name in ("lint", "smoke", "wheel")]
+        pinned = [] if requires else [Step(name="pins", state="failed", detail=f"[requires] kept: {findings[0].new}")]
+        steps = (
+            pinned + [step for step, _ in proved] + [run_step(name, scene, skip) for name in ("lint", "smoke", "wheel")]
+        )
         return Made(tuple(steps), (*findings, *lost))
 
     def _files(self, upstream: Upstream) -> tuple[tuple[FilePin, ...], tuple[Finding, ...]]:
@@ -105,6 +109,7 @@ class Finish:
 
     def _scene(self, upstream: Upstream, checkout: Checkout, tip: str) -> Scene:
         folder = self.work / "patches"
+        shutil.rmtree(folder, ignore_errors=True)
         for path, data in contents(checkout, tip).items():
             paths.atomic_write(folder / path, data)
         return Scene(
