@@ -5,6 +5,7 @@ usage: tiny_models.py {qwen3_moe|gemma4|nemotron_h} FOLDER
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -13,16 +14,17 @@ SIZES = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
 
 
 def tokenizer(folder: str) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    tk: Any = importlib.import_module("tokenizers")
+    from_words: Any = importlib.import_module("transformers").PreTrainedTokenizerFast
 
-    words = Tokenizer(models.BPE())
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
+    words = tk.Tokenizer(tk.models.BPE())
+    words.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = tk.decoders.ByteLevel()
+    alphabet = tk.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tk.trainers.BpeTrainer(vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
     words.train_from_iterator(["hello world"] * 9, trainer)
-    PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    marks = {"bos_token": "<s>", "eos_token": "</s>"}
+    from_words(tokenizer_object=words, **marks).save_pretrained(folder)
 
 
 def qwen3_moe(t: Any) -> Any:
@@ -49,8 +51,8 @@ def nemotron_h(t: Any) -> Any:
 
 def main() -> None:
     import torch
-    import transformers
 
+    transformers: Any = importlib.import_module("transformers")
     kind, folder = sys.argv[1:]
     torch.manual_seed(0)
     model = {"qwen3_moe": qwen3_moe, "gemma4": gemma4, "nemotron_h": nemotron_h}[kind](transformers)
