@@ -56,8 +56,8 @@ class PackedWeight:
         layer: Any,  # noqa: ANN401 - a vLLM layer
         input_size_per_partition: int,
         output_partition_sizes: list[int],
-        _input_size: int,
-        _output_size: int,
+        input_size: int,  # noqa: ARG002 - vLLM passes it by name
+        output_size: int,  # noqa: ARG002
         params_dtype: torch.dtype,
         **attrs: Any,  # noqa: ANN401
     ) -> None:

@@ -21,6 +21,7 @@ from vllm_spark.runtime.stream.dequant import as_tensor
 from vllm_spark.runtime.stream.load import Load, require_loaded
 from vllm_spark.runtime.stream.plan import Limits, make_plan
 from vllm_spark.runtime.stream.reader import Reader
+from vllm_spark.runtime.stream.weights import Mover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,12 +60,12 @@ def load_or_resume(
         policy: which decides the schemes; None without `--quantization spark`.
         dtype: of the model.
         device: of the model.
-        ranks: sizes and places in the groups that share the weights.
+        ranks: size and place in each group that shares the weights, one after the other.
 
     Returns:
         The load, for its summary.
     """
-    load = Load(checkpoint, sources, options, device=device, dtype=dtype, sharded=ranks[0] > 1 or ranks[2] > 1)
+    load = Load(checkpoint, sources, options, device=device, dtype=dtype, sharded=max(ranks[::2]) > 1)
     layers = _layers(model)
     if not options.cache or not layers or policy is None:
         _checked(load, model, frozenset())
@@ -218,10 +219,14 @@ def _fill(load: Load, layers: Mapping[str, Any], entry: cache.Entry) -> None:
         direct=load.options.direct,
         check=lambda block, view: entry.check(block.tensor.key, view),
     ) as reader:
-        for _, block, view in reader:
-            key, _, number = block.tensor.key.rpartition("#")
-            at = int(number) * PIECE + block.first
-            _bytes(targets[key])[at : at + block.stop - block.start].copy_(as_tensor(block, view))
+        unpin = Mover(load.device).pin(reader.ring.memory)
+        try:
+            for _, block, view in reader:
+                key, _, number = block.tensor.key.rpartition("#")
+                at = int(number) * PIECE + block.first
+                _bytes(targets[key])[at : at + block.stop - block.start].copy_(as_tensor(block, view))
+        finally:
+            unpin()
         load.nbytes += reader.stats.nbytes
     for layer in layers.values():
         for sink in layer.spark_sinks:

@@ -95,8 +95,9 @@ class StreamLoading:
 
 def _placement(model: Any) -> dict[str, Any]:  # noqa: ANN401
     parallel: Any = importlib.import_module("vllm.distributed.parallel_state")
-    world, rank = parallel.get_tensor_model_parallel_world_size(), parallel.get_tensor_model_parallel_rank()
-    ep = parallel.get_ep_group() if parallel._EP is not None else None  # noqa: SLF001 - there is no other way to ask
-    experts = (ep.world_size, ep.rank_in_group) if ep is not None else (1, 0)
+    ranks: list[int] = []
+    for name in ("_TP", "_PP", "_EP"):
+        group = getattr(parallel, name)  # the getters fail where a group does not exist
+        ranks += [group.world_size, group.rank_in_group] if group is not None else [1, 0]
     device: torch.device = next(iter(p.device for p in model.parameters() if not p.is_meta))
-    return {"device": device, "ranks": (world, rank, *experts)}
+    return {"device": device, "ranks": tuple(ranks)}

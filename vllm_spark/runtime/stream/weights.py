@@ -48,8 +48,8 @@ class Mover:
             return lambda: None
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
-        torch.cuda.check_error(int(runtime.cudaHostRegister(address, len(memory), 0)))
-        return lambda: torch.cuda.check_error(int(runtime.cudaHostUnregister(address)))
+        torch.cuda.check_error(runtime.cudaHostRegister(address, len(memory), 0))
+        return lambda: torch.cuda.check_error(runtime.cudaHostUnregister(address))
 
     def __call__(self, staged: torch.Tensor) -> torch.Tensor:
         """A copy of `staged` on the device; its memory may be reused when this returns."""

@@ -11,8 +11,9 @@ from vllm_spark.errors import ConfigError, IntegrityError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["check", "check_finite", "chunks", "least_error", "source_values"]
+__all__ = ["check", "check_finite", "chunks", "least_error", "reciprocal", "source_values"]
 
+_LEAST_SCALE = 2.0**-127
 _CHUNK = 1 << 22  # elements in float32 at a time: the temporaries of a search stay below 100 MB
 
 
@@ -88,6 +89,11 @@ def bad_elements(values: torch.Tensor, limit: float = float("inf")) -> int:
     return int((~(values.abs() <= limit) | values.isinf()).sum())
 
 
+def reciprocal(scale: torch.Tensor) -> torch.Tensor:
+    """1 / scale; 0 for a scale below 2^-127, whose reciprocal would not be finite."""
+    return torch.where(scale >= _LEAST_SCALE, 1 / scale, 0.0)
+
+
 def least_error(
     values: torch.Tensor,
     scales: Iterable[torch.Tensor],
@@ -106,8 +112,7 @@ def least_error(
     best = torch.full((values.shape[0], 1), float("inf"), device=values.device)
     chosen = torch.zeros_like(best, dtype=torch.int64)
     for index, scale in enumerate(scales):
-        inverse = torch.where(scale > 0, 1 / scale, 0.0)
-        error = (round_trip(values * inverse) * scale - values).square().sum(dim=1, keepdim=True)
+        error = (round_trip(values * reciprocal(scale)) * scale - values).square().sum(dim=1, keepdim=True)
         better = error < best
         best = torch.where(better, error, best)
         chosen = torch.where(better, index, chosen)

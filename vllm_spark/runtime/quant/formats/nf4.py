@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 
 from vllm_spark.errors import ConfigError
-from vllm_spark.runtime.quant.formats.blocks import bad_elements, check, check_finite, chunks, least_error
+from vllm_spark.runtime.quant.formats.blocks import bad_elements, check, check_finite, chunks, least_error, reciprocal
 from vllm_spark.runtime.quant.formats.codes import NF4, decode_nf4, nf4_codes, pack
 
 __all__ = ["BLOCKS", "FACTORS", "Nf4", "dequantize_nf4", "quantize_nf4", "scale_dtype_of"]
 
 BLOCKS = (32, 64, 128)
 # Of the largest magnitude; the first one is the plain choice.
-FACTORS = (1.0, 1.04, 0.96, 0.92, 0.88, 0.84, 0.80, 0.76)
+FACTORS = (1.0, 1.04, 0.96, 0.92, 0.88)
 
 
 class Nf4(NamedTuple):
@@ -54,7 +54,7 @@ def quantize_nf4(
     Args:
         weight: float32, bfloat16, float16 or float8_e4m3fn [N, K], K a multiple of `block`, any strides.
         block: columns per scale: 32, 64 or 128.
-        search: per block, the scale of least squared error among eight around the largest magnitude.
+        search: per block, the scale of least squared error among five around the largest magnitude.
         scale_dtype: bfloat16 or float16; None takes the weight's own, or bfloat16.
         source_scale: of an FP8 weight: one, [N] or [N, 1], or one per 128 x 128.
         name: for messages.
@@ -76,7 +76,7 @@ def quantize_nf4(
         blocks = values.reshape(-1, block)
         stored = _scales(blocks, dtype, search=search)
         scale = stored.to(torch.float32)
-        codes[at] = pack(nf4_codes(blocks * torch.where(scale > 0, 1 / scale, 0.0))).reshape(values.shape[0], -1)
+        codes[at] = pack(nf4_codes(blocks * reciprocal(scale))).reshape(values.shape[0], -1)
         scales[at] = stored.reshape(values.shape[0], -1)
     check_finite(bad, name)
     return Nf4(codes, scales)

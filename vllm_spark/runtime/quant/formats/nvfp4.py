@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from vllm_spark.runtime.quant.formats.blocks import bad_elements, check, check_finite, chunks, least_error
+from vllm_spark.runtime.quant.formats.blocks import bad_elements, check, check_finite, chunks, least_error, reciprocal
 from vllm_spark.runtime.quant.formats.codes import E2M1, E2M1_MAX, decode_e2m1, e2m1_codes, pack
 
 __all__ = ["BLOCK", "Nvfp4", "dequantize_nvfp4", "global_scale_of", "quantize_nvfp4"]
@@ -32,7 +32,8 @@ class Nvfp4(NamedTuple):
 
 def global_scale_of(amax: torch.Tensor) -> torch.Tensor:
     """The scale that gives the block of the largest magnitude `amax` the largest E4M3 number; float32 [1]."""
-    return amax.to(torch.float32).clamp(min=_TINY).reshape(1) / (E2M1_MAX * E4M3_MAX)
+    largest = amax.to(torch.float32).clamp(min=_TINY).reshape(1)
+    return largest / torch.full_like(largest, E2M1_MAX * E4M3_MAX)  # by a number, a GPU multiplies with its reciprocal
 
 
 def quantize_nvfp4(
@@ -80,8 +81,7 @@ def _values(stored: torch.Tensor) -> torch.Tensor:
 
 
 def _inverse(stored: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    product = _values(stored) * scale
-    return torch.where(stored > 0, 1 / product, 0.0)
+    return reciprocal(_values(stored) * scale)
 
 
 def _scales(blocks: torch.Tensor, scale: torch.Tensor, *, search: bool) -> torch.Tensor:
