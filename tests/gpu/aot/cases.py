@@ -19,6 +19,7 @@ class Case:
         lengths: of query and keys, by sequence.
         window: keys to the left and right, -1 for all.
         block: tokens per page of the KV cache, 0 for contiguous keys.
+        splits: as the caller asks; with pages, 1 has kernels of its own, and 0 splits where few heads meet long keys.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     window: tuple[int, int] = (-1, -1)
     softcap: float = 0.0
     block: int = 0
+    splits: int = 0
 
 
 DECODE = ((1, 6000), (1, 1500), (1, 333))
@@ -46,13 +48,13 @@ FIRST = (
     Case("256 bf16 causal", head=256),
     Case("256 bf16 window softcap", head=256, window=(300, 0), softcap=20.0),
     Case("128 bf16 paged prefill", block=BLOCK, lengths=RAGGED),
-    Case("128 bf16 paged decode", block=BLOCK, lengths=DECODE),
+    Case("128 bf16 paged decode", heads=(8, 8), block=BLOCK, lengths=DECODE),
+    Case("128 bf16 paged prefill one split", block=BLOCK, lengths=RAGGED, splits=1),
+    Case("128 bf16 paged decode one split", heads=(8, 8), block=BLOCK, lengths=DECODE, splits=1),
     Case("128 f16 paged prefill", dtype=F16, block=BLOCK, lengths=RAGGED),
-    Case("128 f16 paged decode", dtype=F16, block=BLOCK, lengths=DECODE),
+    Case("128 f16 paged decode", dtype=F16, heads=(8, 8), block=BLOCK, lengths=DECODE),
     Case("64 bf16 paged prefill", head=64, block=BLOCK, lengths=RAGGED),
-    Case("64 bf16 paged decode", head=64, block=BLOCK, lengths=DECODE),
-    Case("256 bf16 paged prefill", head=256, block=BLOCK, lengths=RAGGED),
-    Case("256 bf16 paged decode", head=256, block=BLOCK, lengths=DECODE),
+    Case("64 bf16 paged decode", head=64, heads=(8, 8), block=BLOCK, lengths=DECODE),
 )
 MORE = (
     Case("128 bf16 ragged GQA 8", heads=(32, 4), lengths=((5, 5), (700, 700), (129, 129))),
@@ -62,11 +64,11 @@ MORE = (
     Case("128 bf16 softcap", softcap=30.0),
     Case("112 bf16 causal", head=112),
     Case("128 bf16 paged window softcap", block=BLOCK, lengths=RAGGED, window=(500, 0), softcap=50.0),
-    Case("128 bf16 paged MQA decode", heads=(16, 1), block=BLOCK, lengths=DECODE),
-    Case("128 bf16 paged split", heads=(4, 4), block=BLOCK, lengths=((1, 30000),)),
+    Case("128 bf16 paged GQA decode", block=BLOCK, lengths=DECODE),
+    Case("128 bf16 paged MQA decode split", heads=(8, 1), block=BLOCK, lengths=((1, 30000),)),
     Case("128 bf16 pages of 128", block=128, lengths=RAGGED),
     Case("64 bf16 paged window decode", head=64, block=BLOCK, lengths=DECODE, window=(300, 0)),
-    Case("256 bf16 paged softcap decode", head=256, block=BLOCK, lengths=DECODE, softcap=30.0),
+    Case("64 bf16 paged softcap decode", head=64, heads=(8, 8), block=BLOCK, lengths=DECODE, softcap=30.0),
 )
 ALL = {case.name: case for case in (*FIRST, *MORE)}
 
@@ -99,7 +101,7 @@ def prepare(case: Case) -> Inputs:
         used, starts_k = torch.tensor(lengths_k, device="cuda", dtype=torch.int32), torch.zeros_like(starts_q)
     arguments = (q, keys, values, out, starts_q, starts_k, used, None, table, None, max(lengths_q), max(lengths_k))
     scale = case.head**-0.5
-    options_of_call = (0.0, scale, False, case.causal, *case.window, case.softcap, False, 0, None)
+    options_of_call = (0.0, scale, False, case.causal, *case.window, case.softcap, False, case.splits, None)
     return Inputs((*arguments, *options_of_call), out, q, k, v)
 
 

@@ -41,10 +41,17 @@ if TYPE_CHECKING:
 PROFILE = "h100-cu130"
 MEMBER = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
 EMPTIED = "vllm/_qutlass_C.abi3.so"  # for 10.0 only: all its fat binaries become empty
-# Head size and element type, as they stand in the mangled names of the kernels that the cases of prove.py use.
-WANTED = {("64", "bfloat16_t"), ("128", "bfloat16_t"), ("256", "bfloat16_t"), ("128", "half_t")}
+# Head size, keys per block (of paged kernels) and element type, as they stand in the mangled names of the kernels
+# that the cases of prove.py use: sixteen images. 128 x 64 is what a caller that asks for one split gets.
+PLAIN = {("64", "bfloat16_t"), ("128", "bfloat16_t"), ("256", "bfloat16_t"), ("128", "half_t")}
+PAGED = {
+    ("64", "256", "bfloat16_t"),
+    ("128", "64", "bfloat16_t"),
+    ("128", "128", "bfloat16_t"),
+    ("128", "128", "half_t"),
+}
 KERNEL = re.compile(
-    r"flash_fwd_(?:splitkv_)?kernelI23Flash_fwd_kernel_traitsILi(\d+)E\w*?7cutlass\d+(bfloat16_t|half_t)E"
+    r"flash_fwd_(splitkv_)?kernelI23Flash_fwd_kernel_traitsILi(\d+)ELi\d+ELi(\d+)E\w*?7cutlass\d+(bfloat16_t|half_t)E"
 )
 LIBRARIES = (
     "pyelftools",
@@ -60,13 +67,20 @@ LIBRARIES = (
 TOOLS = ("ptxas", "fatbinary", "cuobjdump", "nvdisasm")
 
 
+def wanted(kernel: str) -> bool:
+    found = KERNEL.search(kernel)
+    if found is None:
+        return False
+    paged, head, keys, element = found.groups()
+    return (head, keys, element) in PAGED if paged else (head, element) in PLAIN
+
+
 def reduced(source: FileSource, supply: CacheSupply) -> EditedSource:
     """The file with the PTX of the covering set, and without any other device code."""
     found = read_shared_object(source).containers
     blanking = {edit.offset: edit for edit in plan_blanking(found, supply.device).edits}
     for one in candidates(found, supply.device):
-        names = {match.groups() for name in ptx_kernels(text(source, one.entry)) if (match := KERNEL.search(name))}
-        if not names & WANTED:
+        if not any(map(wanted, ptx_kernels(text(source, one.entry)))):
             blanking[one.container.offset] = Edit(one.container.offset, one.container.size, (container_header(1, 0),))
     return EditedSource(source, list(blanking.values()))
 
