@@ -26,6 +26,7 @@ VERBS = {
     "index": "the static package index: build, verify, yank, rollback",
     "release": "the whole release: build, assemble, verify",
     "bundle": "installing without a network: make, verify, unpack",
+    "image": "the container image: plan, build, verify",
     "layers": "what a quantisation policy does to each layer of a checkpoint",
     "cache": "quantised weights kept by earlier loads: list, verify, prune",
     "doctor": "is this machine fit to run vllm-spark?",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vllm_spark.distro.wheel.audit import Audit
     from vllm_spark.distro.wheel.facts import ElfFile
 
-__all__ = ["describe", "file_rows", "patch_rows", "step_rows"]
+__all__ = ["describe", "file_rows", "patch_rows", "step_rows", "verdict"]
 
 
 def describe(upstream: Upstream, profile: Profile, patched: Patched, vllm: Audit) -> ReleaseFact:
@@ -35,11 +35,12 @@ def describe(upstream: Upstream, profile: Profile, patched: Patched, vllm: Audit
             for entry in patched.entries
         ),
         device=f"compute capability {profile.compute_capability}",
-        verdicts=tuple(_verdict(one) for one in vllm.facts.elf if one.report.containers),
+        verdicts=tuple(verdict(one) for one in vllm.facts.elf if one.report.containers),
     )
 
 
-def _verdict(one: ElfFile) -> Verdict:
+def verdict(one: ElfFile) -> Verdict:
+    """What the device finds in one extension."""
     report = one.report
     images = ", ".join(f"{count} x {label}" for label, count in report.images.items()) or "none that it can use"
     counts = ", ".join(f"{count} {support.value}" for support, count in report.kernels.items())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from vllm_spark.distro.upstream.pins import FilePin
 
-__all__ = ["cached", "fetch", "fetch_url", "index_url", "sha256_of"]
+__all__ = ["cached", "fetch", "fetch_url", "index_url", "sha256_hex", "sha256_of"]
 
 _CHUNK = 1 << 20
 _TIMEOUT = (20, 120)  # seconds to connect, seconds without a byte
@@ -42,6 +42,11 @@ def sha256_of(path: Path) -> str:
     """Hex SHA-256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_hex(data: bytes) -> str:
+    """Hex SHA-256 of bytes at hand."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def fetch(project: str, pin: FilePin) -> Path:
