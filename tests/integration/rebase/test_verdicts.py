@@ -141,7 +141,7 @@ def test_sibling_with_the_same_text_is_not_landed(bed: Bed) -> None:
     ladder = bed.ladder()
     (result,) = ladder.climb()
     patch = patches.parse("model/a.patch", bed.patches["model/a.patch"])
-    assert ladder.bench.reversed(patch, ladder.bench.tree_of(ladder.new.commit)) is not None  # the trap is real
+    assert ladder.bench.reversed(patch, ladder.bench.tree_of(ladder.new.commit), {}) is not None  # the trap is real
     assert result.verdict in ("conflict", "variant")
     assert result.stuck
 

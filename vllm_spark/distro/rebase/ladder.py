@@ -8,7 +8,7 @@ so blob ids, renames and the neighbours' patches are all known to git. In this o
 3. a result that puts text where upstream has the same text elsewhere, or any result of a patch whose pull request,
    commit, version or name is there, is a variant: a person decides;
 4. with a conflict, the patch has landed if taking it out of the release in reverse, the last patch first, and putting
-   it back gives the release again;
+   it back gives the release again, and the release lacks what it takes away for good and has what it brings;
 5. else it is a variant if there are signs, or a conflict.
 
 A guard that is green without its patch (obsolete) is found later, by running it.
@@ -25,7 +25,7 @@ import msgspec
 from vllm_spark import console
 from vllm_spark.distro.rebase.candidates import candidates, namers
 from vllm_spark.distro.rebase.explain import Sides, explain
-from vllm_spark.distro.rebase.moves import doubled, is_test, renamed
+from vllm_spark.distro.rebase.moves import contains, doubled, followed, is_test, renamed
 from vllm_spark.distro.rebase.verdict import Result
 from vllm_spark.distro.series.apply import Stack
 
@@ -133,12 +133,16 @@ class Ladder:
         """Patches that the bare new release holds: out in reverse, the last one first, and back again unchanged."""
         current = self._trees[1]
         found: set[str] = set()
-        for old in reversed([each for each in self._olds.values() if isinstance(each, _Old)]):
-            without = self.bench.reversed(old.patch, current)
+        olds = [each for each in self._olds.values() if isinstance(each, _Old)]
+        touched = {path for old in olds for path in self.bench.changed(old.before, old.after)}
+        moved = followed(self.bench, *self._trees, touched)
+        for old in reversed(olds):
+            without = self.bench.reversed(old.patch, current, moved)
             if without is None or without == current:
                 continue
             back = self.bench.merge(old.before, without, old.after)
-            if not back.conflicts and back.tree == current:
+            there = contains(self.bench, (old.before, old.after), current, moved)
+            if there and not back.conflicts and back.tree == current:
                 found.add(old.patch.stem)
                 current = without
         return frozenset(found)

@@ -103,17 +103,12 @@ class Bench(Repository):
         said = done.stderr.decode("utf-8", "surrogateescape")
         return self.line("write-tree"), tuple(match[0] for match in _OFFSET.finditer(said))
 
-    def reversed(self, patch: Patch, onto: str) -> str | None:
-        """The tree without the patch, where it can be taken out without fuzz."""
+    def reversed(self, patch: Patch, onto: str, moved: Mapping[str, str]) -> str | None:
+        """The tree without the patch, where it can be taken out without fuzz; `moved` gives files their new names."""
         self("read-tree", onto)
-        done = self("apply", "--cached", "--reverse", "-", stdin=patch.format(), check=False)
+        words = ("apply", "--cached", "--reverse", "-")
+        done = self(*words, stdin=_with_names(patch.format(), moved), check=False)
         return self.line("write-tree") if done.status == 0 else None
-
-    def refusal(self, patch: Patch, onto: str) -> str:
-        """What `git apply` says when it refuses a patch."""
-        self("read-tree", onto)
-        done = self("apply", "--cached", "--check", "-", stdin=patch.format(), check=False)
-        return done.stderr.decode("utf-8", "surrogateescape")
 
     def changed(self, old: str, new: str) -> tuple[str, ...]:
         """The paths in which two trees differ."""
@@ -145,6 +140,16 @@ class Bench(Repository):
         data = "".join(entries).encode("utf-8", "surrogateescape")
         self("update-index", "-z", "--index-info", stdin=data)
         return self.line("write-tree")
+
+
+def _with_names(data: bytes, moved: Mapping[str, str]) -> bytes:
+    """A patch with other file names in the headers of its changes."""
+    for old, new in moved.items():
+        was, now = (path.encode("utf-8", "surrogateescape") for path in (old, new))
+        for form in (b"\ndiff --git a/%b b/%b\n", b"\n--- a/%b\n", b"\n+++ b/%b\n"):
+            count = form.count(b"%b")
+            data = data.replace(form % ((was,) * count), form % ((now,) * count))
+    return data
 
 
 def _conflicts(fields: list[str]) -> tuple[Conflict, ...]:

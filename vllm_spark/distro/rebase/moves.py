@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from vllm_spark.distro.rebase.merge import Bench
 
-__all__ = ["doubled", "hunks", "is_test", "renamed", "successor"]
+__all__ = ["contains", "doubled", "followed", "hunks", "is_test", "renamed", "successor"]
 
 _RANGE = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _TELLING = 60  # characters of added text from which on the same text elsewhere is no accident
@@ -43,19 +43,63 @@ def renamed(bench: Bench, old: str, new: str, sources: Collection[str], targets:
     return dict(zip(fields[1::3], fields[2::3], strict=False))
 
 
+def followed(bench: Bench, old: str, new: str, sources: Collection[str]) -> dict[str, str]:
+    """Which new file each vanished one of `sources` became, where one is at least half equal."""
+    return {source: target for source, target, _ in _similar(bench, old, new, sources, 50)}
+
+
 def successor(bench: Bench, old: str, new: str, path: str) -> str:
     """The new file that is most like a vanished one, with how much of it is equal; "" when none is."""
-    suffix = PurePosixPath(path).suffix
-    added = bench("diff-tree", "-r", "-z", "--no-renames", "--diff-filter=A", "--name-only", old, new).text.split("\0")
-    near = [name for name in added if name and PurePosixPath(name).suffix == suffix]
-    if not near:
-        return ""
-    words = ("-r", "-z", f"-M{_LEAST}%", "-l0", "--diff-filter=R", "--name-status", old, new, "--", path, *near)
+    found = _similar(bench, old, new, [path], _LEAST)
+    return f"{found[0][1]} ({found[0][2]} % equal)" if found else ""
+
+
+def _similar(bench: Bench, old: str, new: str, sources: Collection[str], least: int) -> list[tuple[str, str, int]]:
+    """Vanished files, new files of the same suffix, and how many percent of each pair are equal."""
+    gone = {path: entry for path, entry in _only(bench, old, new, "D").items() if path in sources}
+    suffixes = {PurePosixPath(path).suffix for path in gone}
+    come = {path: e for path, e in _only(bench, old, new, "A").items() if PurePosixPath(path).suffix in suffixes}
+    # trees of these alone: thousands of path arguments would take git minutes
+    trees = [_tree(bench, entries) for entries in (gone, come)]
+    words = ("-r", "-z", f"-M{least}%", "-l0", "--diff-filter=R", "--name-status", *trees)
     fields = bench("diff-tree", *words).text.split("\0")
-    for score, source, target in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
-        if source == path:
-            return f"{target} ({int(score[1:])} % equal)"
-    return ""
+    rows = zip(fields[0::3], fields[1::3], fields[2::3], strict=False)
+    return [(source, target, int(score[1:])) for score, source, target in rows]
+
+
+def _only(bench: Bench, old: str, new: str, which: str) -> dict[str, str]:
+    """Files that only one of two trees has, with mode and blob as `update-index` takes them."""
+    fields = bench("diff-tree", "-r", "-z", "--no-renames", f"--diff-filter={which}", old, new).text.split("\0")
+    entries = [(facts.lstrip(":").split(" "), path) for facts, path in zip(fields[0::2], fields[1::2], strict=False)]
+    return {path: f"{f[0]} {f[2]}" if which == "D" else f"{f[1]} {f[3]}" for f, path in entries}
+
+
+def _tree(bench: Bench, entries: dict[str, str]) -> str:
+    bench("read-tree", "--empty")
+    data = "".join(f"{entry}\t{path}\0" for path, entry in entries.items())
+    bench("update-index", "-z", "--index-info", stdin=data.encode("utf-8", "surrogateescape"))
+    return bench.line("write-tree")
+
+
+def contains(bench: Bench, sides: tuple[str, str], new: str, moved: Mapping[str, str]) -> bool:
+    """Whether a tree lacks every line that a patch took from a file for good, and has every one that it brought.
+
+    Taking a patch out in reverse proves nothing for text that can be put in twice. A file in which no line tells
+    counts as not contained.
+
+    Args:
+        bench: where the trees are.
+        sides: the trees before and after the patch on the old release.
+        new: the tree in question.
+        moved: the patch's files that upstream renamed.
+    """
+    for path in bench.changed(*sides):
+        before, after = (set((bench.blob(tree, path) or b"").split(b"\n")) for tree in sides)
+        there = set((bench.blob(new, moved.get(path, path)) or b"").split(b"\n"))
+        gone, come = before - after, after - before
+        if not is_test(path) and (not gone | come or gone & there or come - there):
+            return False
+    return True
 
 
 def hunks(bench: Bench, old: str, new: str, path: str) -> list[str]:
