@@ -42,11 +42,12 @@ def gemma4(t: Any) -> Any:
 
 
 def nemotron_h(t: Any) -> Any:
-    """Experts without a gate (relu2) and a shared one, between attention layers."""
+    """Experts without a gate (relu2) and a shared one, between a Mamba layer and an attention layer."""
     moe = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "n_shared_experts": 1}
     more = {"moe_shared_expert_intermediate_size": 128, "intermediate_size": 256}
-    kinds = ["attention", "moe", "attention", "moe"]
-    return t.NemotronHForCausalLM(t.NemotronHConfig(**COMMON, **SIZES, **moe, **more, layers_block_type=kinds))
+    ssm = {"mamba_num_heads": 8, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "use_mamba_kernels": False}
+    kinds = ["mamba", "moe", "attention", "moe"]
+    return t.NemotronHForCausalLM(t.NemotronHConfig(**COMMON, **SIZES, **moe, **more, **ssm, layers_block_type=kinds))
 
 
 def main() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes import smollm, tiny_models
+from tests.fakes import cpu_relu2, smollm, tiny_models
 from tests.integration.stream.conftest import Server
 from vllm_spark.runtime.quant import cache
 
@@ -29,6 +30,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def experts_without_a_gate(folder: Path) -> Path:
+    """A folder for PYTHONPATH whose plugin lets a CPU run them."""
+    info = folder / "plugin" / "relu2-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: relu2\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nrelu2 = cpu_relu2:register\n")
+    shutil.copy(cpu_relu2.__file__, info.parent)
+    return info.parent
+
+
 @pytest.fixture
 def start(vllm_python: Path, environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Server]]:
     started: list[Server] = []
@@ -36,6 +47,8 @@ def start(vllm_python: Path, environment: dict[str, str], tmp_path: Path) -> Ite
 
     def run(model: Path, *args: str) -> Server:
         port = free_port()
+        if model.name == "nemotron_h":
+            more["PYTHONPATH"] = f"{experts_without_a_gate(tmp_path)}:{environment['PYTHONPATH']}"
         argv = [str(vllm_python), "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(model)]
         argv += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m", "--dtype", "bfloat16"]
         argv += ["--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager", *args]
@@ -67,7 +80,7 @@ def say(server: Server, prompt: str, tokens: int = 12) -> str:
     return str(json.loads(answer)["choices"][0]["text"])
 
 
-@pytest.mark.parametrize("kind", ["qwen3_moe", "gemma4"])
+@pytest.mark.parametrize("kind", ["qwen3_moe", "gemma4", "nemotron_h"])
 def test_sixteen_bits_through_the_stream_give_the_stock_text(
     start: Callable[..., Server], tiny: Callable[[str], Path], kind: str
 ) -> None:
