@@ -21,7 +21,7 @@ from vllm_spark.errors import DecisionNeeded, ResourceError, ToolMissing
 if TYPE_CHECKING:
     from vllm_spark.distro.bundle.make import Contents
 
-__all__ = ["ask", "judge"]
+__all__ = ["Report", "ask", "judge"]
 
 
 class _Found(msgspec.Struct):
@@ -36,11 +36,13 @@ class _Package(msgspec.Struct):
     skip_reason: str = ""
 
 
-class _Report(msgspec.Struct):
+class Report(msgspec.Struct):
+    """What pip-audit prints."""
+
     dependencies: tuple[_Package, ...]
 
 
-def ask(contents: Contents, stand_in: dict[str, str | None], *, osv_url: str | None = None) -> _Report:
+def ask(contents: Contents, stand_in: dict[str, str | None], *, osv_url: str | None = None) -> Report:
     """Ask about every package.
 
     Args:
@@ -62,14 +64,14 @@ def ask(contents: Contents, stand_in: dict[str, str | None], *, osv_url: str | N
         listing.write_text("".join(lines))
         done = proc.run([*command, "--requirement", listing], check=False)
     try:
-        return msgspec.json.decode(done.stdout, type=_Report)
+        return msgspec.json.decode(done.stdout, type=Report)
     except msgspec.DecodeError as err:
         last = (done.output.strip().splitlines() or ["no output"])[-1]
         hint = "check the network, or name another service with --osv-url"
         raise ResourceError(f"cannot ask: {last}", where="pip-audit", hint=hint) from err
 
 
-def judge(report: _Report, accepted: str) -> tuple[Vulnerabilities, list[dict[str, Any]]]:
+def judge(report: Report, accepted: str) -> tuple[Vulnerabilities, list[dict[str, Any]]]:
     """The counts for the manifest, and the findings for the report.
 
     Raises:
