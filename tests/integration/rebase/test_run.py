@@ -101,7 +101,7 @@ def test_stop_and_continue(three: Project, capsys: pytest.CaptureFixture[str]) -
     assert (
         "error: model/a.patch: conflict: vllm/model.py: both changed these lines (line 7). Next: settle it" in told.err
     )
-    assert "1 offset, 1 conflict, 1 waiting; 2 need a person" in told.out
+    assert "1 offset, 1 conflict, 1 waiting; 2 open" in told.out
     assert three.snapshot() == before
     assert main(["rebase", "continue"]) == 5
     assert "conflict markers are left" in capsys.readouterr().err

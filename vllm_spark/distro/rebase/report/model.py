@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         stuck = sum(result.stuck for result in self.results)
         failed = [step.name for step in self.steps if step.state == "failed"]
         off = [step.name for step in self.steps if step.state == "not done"]
-        tail = f"; {stuck} need a person" if stuck else ""
+        tail = f"; {stuck} open" if stuck else ""
         tail += f"; failed: {', '.join(failed)}" if failed else ""
         tail += f"; not done: {', '.join(off)}" if off else ""
         return f"{self.base} → {self.onto}: {words}{tail}"
