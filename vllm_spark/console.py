@@ -135,4 +135,4 @@ def progress(name: str, total: float, unit: str = "B") -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(name, total=total)
-        yield Progress(name, total, unit, lambda _progress, amount: bars.advance(task, amount))
+        yield Progress(name, total, unit, lambda now, amount: bars.update(task, advance=amount, description=now.name))
