@@ -79,7 +79,7 @@ def figures(folder: Path, tokens: list[int]) -> dict[str, float]:
 
 
 def test_the_model_is_read_as_its_makers_meant_it(figures: dict[str, float]) -> None:
-    assert figures["bf16"] < 15  # a wrong layout gives thousands
+    assert figures["bf16"] < 25  # a wrong layout gives thousands
 
 
 @pytest.mark.parametrize("scheme", EVERYTHING)
