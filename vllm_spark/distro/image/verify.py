@@ -42,7 +42,8 @@ def verify(folder: Path, wheels: Sequence[Path]) -> tuple[Report, tuple[str, ...
     tree = walk(image)
     config = image.config.get("config", {})
     labels: dict[str, str] = config.get("Labels") or {}
-    packages = _packages(tree)
+    lists = _lists(tree)
+    packages = {name: sum(tree.files[path].size for path in paths) for name, paths in lists.items()}
     own = tree.first_own if tree.first_own is not None else len(tree.unpacked)
     installed = sum(packages.values())
     made_by = [
@@ -64,22 +65,20 @@ def verify(folder: Path, wheels: Sequence[Path]) -> tuple[Report, tuple[str, ...
             for text, layer, size in zip(made_by, image.layers, tree.unpacked, strict=False)
         ),
     )
-    problems = (*_settings(config), *_contents(tree, own, packages), *_wheels(tree, labels, wheels), *_budget(report))
+    problems = (*_settings(config), *_contents(tree, own, lists), *_wheels(tree, labels, wheels), *_budget(report))
     return report, problems
 
 
-def _packages(tree: Tree) -> dict[str, int]:
-    """Unpacked bytes by distribution, largest first, from each one's own list."""
-    found = {}
+def _lists(tree: Tree) -> dict[str, set[str]]:
+    """Paths of the image by distribution, from each one's own list, the largest distribution first."""
+    found: dict[str, set[str]] = {}
     for path, record in tree.records.items():
         site = SITE.match(path)
         if site is not None and path in tree.files:
             rows = csv.reader(record.decode(errors="replace").splitlines())
             names = {_joined(site[0], row[0]) for row in rows if row}
-            found[path.split("/")[-2].split("-")[0]] = sum(
-                tree.files[name].size for name in names if name in tree.files
-            )
-    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+            found[path.split("/")[-2].split("-")[0]] = names & tree.files.keys()
+    return dict(sorted(found.items(), key=lambda entry: -sum(tree.files[path].size for path in entry[1])))
 
 
 def _joined(site: str, name: str) -> str:
@@ -108,7 +107,7 @@ def _settings(config: dict[str, Any]) -> Iterator[str]:
             yield f"sets {name}, which looks like a credential"
 
 
-def _contents(tree: Tree, own: int, packages: dict[str, int]) -> Iterator[str]:
+def _contents(tree: Tree, own: int, lists: dict[str, set[str]]) -> Iterator[str]:
     for path, file in tree.files.items():
         if _SECRET_FILES.search(path):
             yield f"holds {path}, which looks like a credential"
@@ -116,7 +115,11 @@ def _contents(tree: Tree, own: int, packages: dict[str, int]) -> Iterator[str]:
             yield f"adds {path}, which runs with another's rights"
         if file.layer >= own and _CACHES.search(path):
             yield f"holds {path}, which belongs to a cache"
-    if "triton" in packages:
+    known: set[str] = set().union(*lists.values())
+    strays = sorted(path for path in tree.files if SITE.match(path) and path not in known)
+    # A .pth file or a sitecustomize.py runs in every Python process.
+    yield from (f"holds {path}, which no installed package lists" for path in strays)
+    if "triton" in lists:
         found = [file for path, file in tree.files.items() if path.endswith(_PTXAS)]
         if not any(file.mode & 0o111 for file in found):
             yield f"has no {_PTXAS} that can be run, so Triton cannot compile for the device"

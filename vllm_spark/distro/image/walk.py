@@ -27,7 +27,7 @@ _OURS = "cache"  # the folder that our first layer makes
 SITE = re.compile(r"opt/vllm-spark/lib/python3\.\d+/site-packages/")
 # Contents that are kept (RECORD) or hashed (our two distributions and their metadata).
 _RECORD = re.compile(SITE.pattern + r"[^/]+\.dist-info/RECORD")
-_HASHED = re.compile(SITE.pattern + r"vllm(?:_spark)?(?:-[^/]+\.dist-info)?/")
+_HASHED = re.compile(SITE.pattern + r"vllm")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _add(tree: Tree, number: int, archive: tarfile.TarFile, member: tarfile.TarI
         raise ArtefactError("a path leaves the image", where=member.name, hint="do not use this image")
     folder, _, name = path.rpartition("/")
     if name.startswith(".wh."):
-        _white_out(tree, folder, name.removeprefix(".wh."))
+        _white_out(tree, number, folder, name.removeprefix(".wh."))
         return
     if member.isdir() and path == _OURS and tree.first_own is None:
         tree.first_own = number
@@ -144,11 +144,12 @@ def _digest(content: IO[bytes]) -> bytes:
     return hasher.digest()
 
 
-def _white_out(tree: Tree, folder: str, name: str) -> None:
-    """Remove what a later layer says is gone; `.wh..opq` empties the folder of what lower layers had."""
-    gone = f"{folder}/" if name == ".opq" else f"{folder}/{name}".lstrip("/")
+def _white_out(tree: Tree, number: int, folder: str, name: str) -> None:
+    """Remove what layer `number` says is gone of the layers below it; `.wh..wh..opq` empties a whole folder."""
+    gone = f"{folder}/" if name == ".wh..opq" else f"{folder}/{name}".lstrip("/")
     for path in list(_below(tree, gone)):
-        del tree.files[path]
+        if tree.files[path].layer < number:
+            del tree.files[path]
 
 
 def _below(tree: Tree, path: str) -> Iterator[str]:
