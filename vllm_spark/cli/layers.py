@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "run"]
 
+Errors = dict[tuple[str, tuple[int, ...]], float]
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
@@ -54,23 +56,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _columns(errors: dict[str, float] | None) -> list[str]:
+def _columns(errors: Errors | None) -> list[str]:
     return ["layers", "count", "shape", "source", "scheme", "MiB", *(["error %"] if errors is not None else [])]
 
 
-def _cells(row: Row, errors: dict[str, float] | None) -> list[str]:
+def _cells(row: Row, errors: Errors | None) -> list[str]:
     shape = " x ".join(str(size) for size in row.shape) or "scalar"
     cells = [row.group, str(row.count), shape, row.dtype, row.scheme, f"{row.bytes / 2**20:.1f}"]
     if errors is not None:
-        cells.append(f"{100 * errors[row.group]:.2f}" if row.group in errors else "")
+        cells.append(f"{100 * errors[row.group, row.shape]:.2f}" if (row.group, row.shape) in errors else "")
     return cells
 
 
-def _errors(rows: list[Row], policy: Policy) -> dict[str, float]:
+def _errors(rows: list[Row], policy: Policy) -> Errors:
     from vllm_spark.runtime.quant.schemes import relative_error  # needs torch, the rest does not
 
     return {
-        row.group: relative_error(row.sample, row.scheme, search=policy.search)
+        (row.group, row.shape): relative_error(row.sample, row.scheme, search=policy.search)
         for row in rows
         if row.scheme not in ("-", "bf16")
     }

@@ -5,8 +5,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.fakes import checkpoints as fake
+from tests.fakes import models
 from vllm_spark import proc
 from vllm_spark.cli.main import main
 from vllm_spark.errors import ConfigError
@@ -77,3 +80,16 @@ def test_the_verb_needs_neither_torch_nor_vllm(model: Path) -> None:
         f"from vllm_spark.cli.main import main; sys.exit(main(['layers', {str(model)!r}]))"
     )
     assert "lm_head" in proc.run([sys.executable, "-c", code]).text
+
+
+def test_errors_are_measured_on_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = (torch.randn(256, 256, generator=torch.Generator().manual_seed(0)) * 0.02).to(torch.bfloat16)
+    codes, scale = models.block_fp8(weight)
+    name = "model.layers.0.mlp.{}.weight"
+    tensors = {name.format("up_proj"): weight, name.format("down_proj"): codes}
+    save_file({**tensors, name.format("down_proj") + "_scale_inv": scale}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["layers", str(tmp_path), "--error"]) == 0
+    errors = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if line.startswith("model.")]
+    assert len(errors) == 2
+    assert all(7 < error < 10 for error in errors)  # NVFP4 with searched scales on a normal distribution: 8.4 %
