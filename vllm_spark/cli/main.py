@@ -23,6 +23,7 @@ VERBS = {
     "rebase": "carry the series to another vLLM release: plan, run, continue, abort, report",
     "ext": "the compiled extension: toolchain, build",
     "wheel": "wheels: repack, inspect, audit",
+    "aot": "machine code for PTX, ahead of time: status, compile, splice, verify, pack, unpack",
     "index": "the static package index: build, verify, yank, rollback",
     "release": "the whole release: build, assemble, verify",
     "bundle": "installing without a network: make, verify, unpack",
