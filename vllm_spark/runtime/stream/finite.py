@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["FiniteCheck"]
 
 _CHUNK = 16 << 20
+_MANY = 4096  # each takes an allocator's smallest block of 512 bytes on the device
 
 
 class FiniteCheck:
-    """Collects smallest and largest value of what is copied, on the device; `settle` looks at all of them once.
+    """Collects smallest and largest value of what is copied, on the device, and looks at thousands of them at once.
 
     Args:
         checkpoint: where the weights come from, to name the place of the first bad one.
@@ -36,6 +37,8 @@ class FiniteCheck:
             low, high = torch.aminmax(values)  # both are NaN when any element is
             self._keys.append(key)
             self._limits.append(torch.stack((low, high)).float())
+            if len(self._limits) >= _MANY:
+                self.settle()
 
     def settle(self) -> None:
         """Wait for the device and look.
