@@ -95,7 +95,7 @@ class Assembler:
                 check=False,
                 timeout=_TIMEOUT,
             )
-            if done.status < 0 or done.status > 127:  # killed: says nothing about the image
+            if done.status < 0:  # killed, which says nothing about the image
                 raise ProcessError(["ptxas", *self.flags], done.status, done.output, hint="free memory, run again")
             if done.status != 0:
                 raise Refused(_reason(done.output))
@@ -135,4 +135,4 @@ def _reason(output: str) -> str:
     """The line of ptxas that says why, without the name of our file."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     line = next((line for line in lines if re.search(r"\b(fatal|error)\b", line)), lines[0] if lines else "no reason")
-    return re.sub(r"^ptxas\s+(?:image\.ptx, line \d+;\s*)?", "", line)
+    return re.sub(r"^ptxas\s+(?:image\.ptx, line \d+;\s*)?(?:(?:fatal|error)\s*:\s*)?", "", line)
