@@ -69,7 +69,7 @@ def _plan(args: argparse.Namespace) -> int:
     folder = args.patches.absolute() if args.patches else paths.repo_root() / "patches"
     upstream, version = pins.load(), normalise(args.onto)
     refuse_older(upstream.version, version, allowed=args.allow_older)
-    report = make_plan(upstream, version, folder, source=args.source, history=args.history)
+    report = make_plan(upstream, version, folder, source=args.source, history=args.history, diffs=bool(args.report))
     if args.report:
         reports.write(report, args.report)
     _show(report)

@@ -22,6 +22,7 @@ _NOBODY = {"GIT_AUTHOR_NAME": "vllm-spark", "GIT_AUTHOR_EMAIL": "rebase@vllm-spa
 # Which file a moved one became is decided by content alone, however many files moved with it; a file that a patch
 # adds follows its folder.
 _MERGE = ("-c", "merge.renameLimit=20000", "-c", "merge.directoryRenames=true", "-c", "merge.conflictStyle=diff3")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _OFFSET = re.compile(r"Hunk #\d+ succeeded at \d+ \(offset -?\d+ lines?\)")
 _WILD, _ESCAPED = re.compile(r"([*?\[\\])"), r"\\\1"  # --exclude takes patterns
 
@@ -55,6 +56,7 @@ class Bench(Repository):
     def __init__(self, path: Path, tree: Path | None = None, index: Path | None = None) -> None:
         super().__init__(path, tree)
         self._index = index or path / "spark-index"
+        self._known: dict[str, str] = {}  # commit -> its tree; a commit never gets another one
 
     def __call__(
         self, *words: str, stdin: bytes | None = None, check: bool = True, env: Mapping[str, str] | None = None
@@ -65,7 +67,12 @@ class Bench(Repository):
 
     def tree_of(self, name: str) -> str:
         """The tree of a commit."""
-        return self.line("rev-parse", "--verify", f"{name}^{{tree}}")
+        if name not in self._known:
+            found = self.line("rev-parse", "--verify", f"{name}^{{tree}}")
+            if not _COMMIT.fullmatch(name):
+                return found  # a branch moves
+            self._known[name] = found
+        return self._known[name]
 
     def commit(self, tree: str, *parents: str, message: str = "merge input") -> str:
         """A commit that only git will read."""
@@ -80,7 +87,9 @@ class Bench(Repository):
         gone = {f"Spark-Needs: {name}".encode() for name in forget}
         body = b"\n".join(line for line in message.split(b"\n") if line not in gone)
         text = b"\n".join([f"tree {tree}\nparent {parent}".encode(), *kept]) + b"\n\n" + body
-        return self("hash-object", "-t", "commit", "-w", "--stdin", stdin=text).text.strip()
+        made = self("hash-object", "-t", "commit", "-w", "--stdin", stdin=text).text.strip()
+        self._known[made] = tree
+        return made
 
     def merge(self, base: str, ours: str, theirs: str) -> Merge:
         """Take the change from tree `base` to tree `theirs` to tree `ours`, following upstream's renames."""

@@ -23,7 +23,13 @@ __all__ = ["make_plan", "range_diff", "side_by_side"]
 
 
 def make_plan(
-    upstream: Upstream, version: str, patches: Path, *, source: Path | None = None, history: Path | None = None
+    upstream: Upstream,
+    version: str,
+    patches: Path,
+    *,
+    source: Path | None = None,
+    history: Path | None = None,
+    diffs: bool = False,
 ) -> Report:
     """The verdict on every patch of a series.
 
@@ -33,6 +39,7 @@ def make_plan(
         patches: its folder.
         source: what holds the new release; None takes the package index.
         history: a clone of upstream.
+        diffs: also collect each patch's change on both releases, for the page that shows them.
     """
     with tempfile.TemporaryDirectory(prefix="vllm-spark-") as folder:
         ground = open_ground(Path(folder) / "plan.git", upstream, version, patches, source=source, history=history)
@@ -44,7 +51,7 @@ def make_plan(
             origin=ground.origin,
             unknown="; ".join(filter(None, (ground.unknown, "wheel tags are compared by `rebase run`"))),
             results=tuple(results),
-            diffs=side_by_side(ladder, results),
+            diffs=side_by_side(ladder, results) if diffs else {},
             findings=look(upstream, ground.bench, ground.new.commit, None)[1],
         )
 
