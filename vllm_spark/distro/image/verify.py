@@ -25,7 +25,7 @@ __all__ = ["BUDGET", "verify"]
 BUDGET = 300_000_000  # bytes that an image may add to base and wheels
 _SECRET_FILES = re.compile(r"(^|/)(\.netrc|\.pypirc|\.git-credentials|id_(rsa|ed25519|ecdsa)|\.docker/config\.json)$")
 _SECRET_NAMES = re.compile(r"(TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|CREDENTIAL)", re.IGNORECASE)
-_CACHES = re.compile(r"^(cache/.|root/\.cache/|var/lib/apt/lists/.|var/cache/apt/archives/.*\.deb$)|\.pyc$")
+_CACHES = re.compile(r"^(cache/.|root/\.cache/|var/lib/apt/lists/.|var/cache/apt/archives/.*\.deb$|opt/.*\.pyc$)")
 _PTXAS = "triton/backends/nvidia/bin/ptxas-blackwell"
 
 
