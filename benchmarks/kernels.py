@@ -190,7 +190,7 @@ def mixtures(copy: float, marlin: Marlin | None) -> Iterator[Line]:
             ]
 
             def ours(ids: torch.Tensor) -> object:
-                if tokens <= 8 or marlin is None:  # noqa: B023 - used within the iteration
+                if marlin is None or kernels.pairs_suit(tokens, top_k, experts):  # noqa: B023 - within the iteration
                     return kernels.nf4_moe(x, w13, w2, kernels.Routing(weights, ids))  # noqa: B023
                 sorted_ids, of_block, padded = align(ids, 8, experts)  # noqa: B023
                 routing = kernels.Routing(weights, of_block, sorted_ids, padded, 8)  # noqa: B023

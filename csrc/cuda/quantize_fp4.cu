@@ -65,7 +65,7 @@ struct Nvfp4Scale {
   using Stored = uint8_t;
   using Codes = E2m1Book;
   static constexpr int kLanes = 1;
-  static constexpr int kCandidates = 8;
+  static constexpr int kCandidates = 6;
 
   static __device__ __forceinline__ float limit() { return 3.4028234663852886e38f; }
 
@@ -77,7 +77,8 @@ struct Nvfp4Scale {
   }
 
   static __device__ __forceinline__ uint8_t candidate(uint8_t plain, float, int i) {
-    return plain == 0 ? 0 : min(max(plain + i - 1, 1), 126);
+    constexpr int kSteps[kCandidates] = {0, -1, 1, 4, 5, 6};
+    return plain == 0 ? 0 : min(max(plain + kSteps[i], 1), 126);
   }
 
   // E4M3 without sign is a float16 whose exponent lacks 8.

@@ -155,7 +155,7 @@ __device__ __forceinline__ float search_scale(const Source& source, const Group&
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kFp8Threads, 4)
+__global__ void __launch_bounds__(kFp8Threads, 2)
     quantize_groups(const __grid_constant__ Job job, int side, int width, bool search) {
   __shared__ uint32_t shared[kFp8Warps];
   const int wide = (job.columns + width - 1) / width;

@@ -6,7 +6,7 @@ Every function loads the library on first use. Code that calls `torch.ops.vllm_s
 from vllm_spark.runtime.kernels.e2m1 import e2m1_pack, e2m1_path, e2m1_unpack
 from vllm_spark.runtime.kernels.library import TORCH_MIN, library_path, load, require_torch
 from vllm_spark.runtime.kernels.linear import mxfp4_linear, nf4_linear, nvfp4_linear
-from vllm_spark.runtime.kernels.moe import Routing, mxfp4_moe, nf4_moe, nvfp4_moe
+from vllm_spark.runtime.kernels.moe import Routing, mxfp4_moe, nf4_moe, nvfp4_moe, pairs_suit
 from vllm_spark.runtime.kernels.quantize import (
     dequantize_fp8,
     dequantize_mxfp4,
@@ -40,6 +40,7 @@ __all__ = [
     "nf4_moe",
     "nvfp4_linear",
     "nvfp4_moe",
+    "pairs_suit",
     "quantize_fp8",
     "quantize_mxfp4",
     "quantize_nf4",

@@ -12,7 +12,7 @@ from vllm_spark.runtime.kernels.reference import ACTIVATIONS, FORMATS
 if TYPE_CHECKING:
     from vllm_spark.runtime.kernels.tiles import Tiled
 
-__all__ = ["Activation", "Routing", "mxfp4_moe", "nf4_moe", "nvfp4_moe"]
+__all__ = ["Activation", "Routing", "mxfp4_moe", "nf4_moe", "nvfp4_moe", "pairs_suit"]
 
 Activation = Literal["silu", "gelu", "relu2"]
 
@@ -20,8 +20,8 @@ Activation = Literal["silu", "gelu", "relu2"]
 class Routing(NamedTuple):
     """Which experts take which tokens.
 
-    Without the last three every pair of token and slot goes by itself, which suits a few tokens. With them, pairs of
-    one expert go together in blocks, as vLLM's `moe_align_block_size` arranges them.
+    Without the last four every pair of token and slot goes by itself (see `pairs_suit`). With them, pairs of one expert
+    go together in blocks, as vLLM's `moe_align_block_size` arranges them.
 
     Attributes:
         weights: float32 [tokens, top_k], the routing weights.
@@ -40,6 +40,11 @@ class Routing(NamedTuple):
     padded: torch.Tensor | None = None
     block: int = 0
     partial: bool = False
+
+
+def pairs_suit(tokens: int, top_k: int, experts: int) -> bool:
+    """Whether pairs do better by themselves than aligned: few experts are drawn twice then (docs/kernels.md)."""
+    return 2 * tokens * top_k <= experts
 
 
 def _moe(
