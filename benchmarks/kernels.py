@@ -70,12 +70,12 @@ def timed(act: Callable[[], object], count: int = 1, repeats: int = 30) -> float
     graph.replay()
     times = []
     for _ in range(repeats):
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()  # type: ignore[no-untyped-call]
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        first.record()
         graph.replay()
-        last.record()  # type: ignore[no-untyped-call]
+        last.record()
         torch.cuda.synchronize()
-        times.append(first.elapsed_time(last))  # type: ignore[no-untyped-call]
+        times.append(float(first.elapsed_time(last)))
     return statistics.median(times) / count * 1e3
 
 
@@ -200,7 +200,7 @@ def mixtures(copy: float, marlin: Marlin | None) -> Iterator[Line]:
             peer = 0.0
             if marlin and theirs:
                 peer = timed(lambda: [marlin.mixture(x, *theirs, weights, ids) for ids in draws], len(draws))  # noqa: B023
-            used = sum(ids.unique().numel() for ids in draws) / len(draws) / experts
+            used = sum(len(set(ids.flatten().tolist())) for ids in draws) / len(draws) / experts
             speed = used * (size_of(w13) + size_of(w2)) / mine / 1e3
             shape = f"E={experts} H={hidden} I={inner} top-{top_k} M={tokens}"
             yield Line("nf4_moe", shape, mine, speed, speed / copy, "marlin mxfp4", peer)
@@ -212,7 +212,7 @@ def quantisers() -> Iterator[Line]:
     fp8, scale = (weight * 500).to(torch.float8_e4m3fn), torch.rand(n // 128, k // 128, device=CUDA)
     bad = kernels.new_counter(CUDA)
     options: dict[str, dict[str, Any]] = {"nvfp4": {"global_scale": torch.full((1,), 4e-5, device=CUDA)}}
-    cases = [
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("nf4", {"block": 64}),
         ("nf4", {"block": 128}),
         ("mxfp4", {}),
@@ -223,9 +223,13 @@ def quantisers() -> Iterator[Line]:
     for name, chosen in cases:
         fixed = {**chosen, **options.get(name, {}), "bad": bad}
         act = getattr(kernels, f"quantize_{name}")
-        for source, x, extra in (("bf16", weight, {}), ("fp8", fp8, {"source_scale": scale})):
+        out = act(weight, **fixed)
+        sources: list[tuple[str, torch.Tensor, dict[str, Any]]] = [
+            ("bf16", weight, {}),
+            ("fp8", fp8, {"source_scale": scale}),
+        ]
+        for source, x, extra in sources:
             for search in (False, True):
-                out = act(x, search=search, **fixed, **extra)
                 mine = timed(lambda: act(x, search=search, out=out, **fixed, **extra))  # noqa: B023
                 moved = sum(t.numel() * t.element_size() for t in (x, out.codes, out.scales))
                 label = " ".join([source, "searched" if search else "plain", *map(str, chosen.values())])
