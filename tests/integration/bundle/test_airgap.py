@@ -55,6 +55,7 @@ def offline(*words: str | os.PathLike[str], env: dict[str, str] | None = None) -
     return proc.run([unshare, "--net", "--map-root-user", *words], env=plain, check=False)
 
 
+@pytest.mark.slow
 def test_installs_and_imports_without_a_network(bundle: Path, tmp_path: Path) -> None:
     assert offline("sh", "-c", "ls /sys/class/net").status == 0
     to = tmp_path / "somewhere" / "env"

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tests.integration.conftest import Released
 
 VLLM = "vllm-0.33.0+spark.1-cp38-abi3-manylinux_2_28_aarch64.whl"
 OURS = "vllm_spark-0.33.0.1-cp311-abi3-manylinux_2_34_aarch64.whl"
@@ -35,9 +37,8 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    folder = tmp_path_factory.mktemp("release")
-    return folder, release(cwd=folder)
+def made(released: Released) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    return released.folder, released.done
 
 
 @pytest.mark.slow
@@ -70,10 +71,18 @@ def test_second_run_gives_the_same_bytes(made: tuple[Path, subprocess.CompletedP
         check=False,
     )
     assert again.returncode == 0, again.stderr
-    assert digests(other / "dist") == before
+    assert digests(other / "dist") == before, differences(folder / "dist", other / "dist")
     repeated = release(cwd=folder)
     assert repeated.returncode == 0, repeated.stderr
     assert digests(folder / "dist") == before
+
+
+def differences(one: Path, other: Path) -> str:
+    """What diffoscope finds, down to the members of the wheels; nothing where there is none."""
+    tool = Path(sys.executable).with_name("diffoscope")
+    assert tool.is_file(), "diffoscope is not installed: pip install diffoscope"
+    command = [tool, "--exclude-directory-metadata", "yes", "--text", "-", one, other]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def cache() -> str:

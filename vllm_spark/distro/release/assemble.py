@@ -79,6 +79,7 @@ def assemble(folder: Path, options: Options) -> form.Manifest:
     pair = gather.wheels(folder, upstream)
     digests = {wheel.name: fetch.sha256_of(wheel) for wheel in pair}
     listed = gather.index_entries(options.index, digests, upstream.package_version)
+    image = _image(options.image, digests)
     with console.step("verify the bundle"):
         contents = _bundle(options.bundle, digests)
     with console.step("audit both wheels"):
@@ -109,7 +110,7 @@ def assemble(folder: Path, options: Options) -> form.Manifest:
         audits=tuple(gather.audited(one) for one in done),
         vulnerabilities=counts,
         signature=f"signed by {sign.SIGNED}" if sign.identity() else sign.unsigned(),
-        image=_image(options.image, digests),
+        image=image,
     )
     before = _previous(options.previous)
     dropped = ledger.load(paths.repo_root() / "patches" / "ledger.toml").dropped
