@@ -81,8 +81,9 @@ def differences(one: Path, other: Path) -> str:
     """What diffoscope finds, down to the members of the wheels; nothing where there is none."""
     tool = Path(sys.executable).with_name("diffoscope")
     assert tool.is_file(), "diffoscope is not installed: pip install diffoscope"
-    command = [tool, "--exclude-directory-metadata", "yes", "--text", "-", one, other]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    command = [str(tool), "--exclude-directory-metadata", "yes", "--text", "-", str(one), str(other)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 def cache() -> str:
