@@ -9,8 +9,9 @@ import pytest
 from tests.fakes.package_index import PackageIndex
 from tests.fakes.upstream_repo import Upstream, lines, sdist
 from vllm_spark.distro.rebase.history import History, open_clone
-from vllm_spark.distro.rebase.ladder import Ladder, Release
+from vllm_spark.distro.rebase.ladder import Ladder
 from vllm_spark.distro.rebase.merge import Bench
+from vllm_spark.distro.rebase.origin import Release
 from vllm_spark.distro.rebase.state import Decision
 from vllm_spark.distro.rebase.verdict import Result
 from vllm_spark.distro.series import store

@@ -10,8 +10,9 @@ import pytest
 from tests.fakes.upstream_repo import Upstream, message
 from vllm_spark import paths
 from vllm_spark.distro.rebase.known import known
-from vllm_spark.distro.rebase.ladder import Ladder, Release
+from vllm_spark.distro.rebase.ladder import Ladder
 from vllm_spark.distro.rebase.merge import Bench
+from vllm_spark.distro.rebase.origin import Release
 from vllm_spark.distro.rebase.verdict import Result
 from vllm_spark.distro.series import export, store
 from vllm_spark.distro.upstream import pins

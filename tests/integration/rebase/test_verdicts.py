@@ -146,6 +146,29 @@ def test_sibling_with_the_same_text_is_not_landed(bed: Bed) -> None:
     assert result.stuck
 
 
+def test_a_deleted_block_that_is_still_there_is_not_landed(bed: Bed) -> None:
+    """Upstream moved and doubled the block. The merge is empty, and ours goes in and out in reverse: no proof."""
+    block = b"struct only {\n  check == 1200\n  trap\n};\n"
+    newer = block.replace(b"trap", b"trap a")
+    bed.upstream.release("0.33.0", {MODEL: lines(1, 20) + block + lines(21, 40)})
+    bed.patch(A, {MODEL: lines(1, 20) + lines(21, 40)})
+    text = b"struct only {\n  check == 1200\n  trap a\n};\n" + lines(18, 20) + lines(21, 40)
+    bed.upstream.release("0.34.0", {MODEL: lines(1, 17) + newer + text})
+    result = bed.one()
+    assert (result.verdict, result.stuck) == ("variant", True)
+    assert result.why == f"nothing of it is left to apply, but {MODEL} has a line that it takes away"
+
+
+def test_a_deleted_block_that_is_gone_has_landed(bed: Bed) -> None:
+    """The neighbour changed as well, so that three ways alone do not know."""
+    block, neighbour = b"struct only {\n  check == 1200\n};\n", b"struct other {\n  check == 1000\n};\n"
+    end = b"}\n#endif\n\n"
+    bed.upstream.release("0.33.0", {MODEL: lines(1, 20) + neighbour + end + block + lines(21, 40)})
+    bed.patch(A, {MODEL: lines(1, 20) + neighbour + end + lines(21, 40)})
+    bed.upstream.release("0.34.0", {MODEL: lines(1, 20) + b"renamed\n" + end + lines(21, 40)})
+    assert bed.one().verdict == "landed"
+
+
 def test_variant_by_version(bed: Bed) -> None:
     bed.patch(message("model/a", Spark_Drop_When="version>=0.34.0"), {MODEL: SEVEN})
     bed.next({MODEL: lines(1, 60, l7="7")})

@@ -3,7 +3,7 @@
 A patch is the change between two trees of the old release. A three-way merge takes that change to the new release,
 so blob ids, renames and the neighbours' patches are all known to git. In this order:
 
-1. an empty result is the one certain proof that a patch has landed;
+1. an empty result, with no line left that the patch takes away, is the one certain proof that a patch has landed;
 2. a result that `git apply` reaches too is clean or offset; any other is merged or moved, and git's answer counts;
 3. a result that puts text where upstream has the same text elsewhere, or any result of a patch whose pull request,
    commit, version or name is there, is a variant: a person decides;
@@ -25,9 +25,9 @@ import msgspec
 from vllm_spark import console
 from vllm_spark.distro.rebase.candidates import candidates, namers
 from vllm_spark.distro.rebase.explain import Sides, explain
-from vllm_spark.distro.rebase.moves import contains, doubled, followed, is_test, renamed
+from vllm_spark.distro.rebase.moves import doubled, followed, is_test, remains, renamed
+from vllm_spark.distro.rebase.origin import Old, Origin, Release
 from vllm_spark.distro.rebase.verdict import Result
-from vllm_spark.distro.series.apply import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,24 +40,6 @@ if TYPE_CHECKING:
     from vllm_spark.distro.series.store import Folder
 
 __all__ = ["Ladder", "Release"]
-
-
-@dataclass(frozen=True)
-class Release:
-    """A release's commit on the bench, and its version."""
-
-    version: str
-    commit: str
-
-
-@dataclass(frozen=True)
-class _Old:
-    """A patch on the old release: its commit, and the trees before and after it."""
-
-    patch: Patch
-    commit: str
-    before: str
-    after: str
 
 
 @dataclass
@@ -85,7 +67,7 @@ class Ladder:
         self._trees = (self.bench.tree_of(self.old.commit), self.bench.tree_of(self.new.commit))
         self._gone: set[str] = set()
         self._settled: dict[str, Result] = {}
-        self.old_tip = self.old.commit
+        self.origin = Origin(self.bench, self.folder.patches, self.old)
         self.stops: dict[str, tuple[str, Merge]] = {}  # stuck patch -> tip before it, and the merge that failed
 
     def climb(self) -> list[Result]:
@@ -108,44 +90,9 @@ class Ladder:
                 bar.advance(1)
         return results
 
-    def on_old(self, name: str) -> str:
-        """The commit of a patch on the old release; empty when it does not apply there."""
-        old = self._olds.get(name)
-        return old.commit if isinstance(old, _Old) else ""
-
-    @cached_property
-    def _olds(self) -> dict[str, _Old | str]:
-        """Every patch on the old release, or why it does not even apply there."""
-        stack = Stack(self.bench, self.old.commit)
-        found: dict[str, _Old | str] = {}
-        for patch in self.folder.patches:
-            before = self.bench.tree_of(stack.tip)
-            outcome = stack.push(patch)
-            if outcome.ok:
-                found[patch.stem] = _Old(patch, outcome.commit, before, self.bench.tree_of(outcome.commit))
-            else:
-                found[patch.stem] = f"does not apply to {self.old.version}, for which it is made: {outcome.failures[0]}"
-        self.old_tip = stack.tip
-        return found
-
     @cached_property
     def _reversible(self) -> frozenset[str]:
-        """Patches that the bare new release holds: out in reverse, the last one first, and back again unchanged."""
-        current = self._trees[1]
-        found: set[str] = set()
-        olds = [each for each in self._olds.values() if isinstance(each, _Old)]
-        touched = {path for old in olds for path in self.bench.changed(old.before, old.after)}
-        moved = followed(self.bench, *self._trees, touched)
-        for old in reversed(olds):
-            without = self.bench.reversed(old.patch, current, moved)
-            if without is None or without == current:
-                continue
-            back = self.bench.merge(old.before, without, old.after)
-            there = contains(self.bench, (old.before, old.after), current, moved)
-            if there and not back.conflicts and back.tree == current:
-                found.add(old.patch.stem)
-                current = without
-        return frozenset(found)
+        return self.origin.reversible(self._trees[1])
 
     def _verdict(self, patch: Patch) -> Result:
         name = patch.stem
@@ -154,7 +101,7 @@ class Ladder:
         open_needs = [need for need in patch.meta.needs if need not in self._settled or self._settled[need].stuck]
         if open_needs:
             return Result(patch=name, verdict="waiting", why=f"needs {', '.join(open_needs)}")
-        old = self._olds[name]
+        old = self.origin.patches[name]
         if isinstance(old, str):
             return Result(patch=name, verdict="broken", why=old)
         merge = self.bench.merge(old.before, self.bench.tree_of(self.tip), old.after)
@@ -162,14 +109,19 @@ class Ladder:
         result = self._conflict(old, merge, signs) if merge.conflicts else self._fit(old, merge.tree, signs)
         return self._decided(old, merge, result)
 
-    def _fit(self, old: _Old, tree: str, signs: tuple[str, ...], left_out: tuple[str, ...] = ()) -> Result:
+    def _fit(self, old: Old, tree: str, signs: tuple[str, ...], left_out: tuple[str, ...] = ()) -> Result:
         """The verdict on a change that fits, perhaps without its tests."""
         tip = self.bench.tree_of(self.tip)
         files = self.bench.changed(tip, tree)
         touched = self.bench.changed(old.before, old.after)
         code = [path for path in touched if not is_test(path)]
         if not files or (code and all(is_test(path) for path in files)):
-            return self._landed(old, "the release has all of it: the three-way result is empty", signs, tuple(files))
+            moved = followed(self.bench, *self._trees, touched)
+            left = remains(self.bench, (old.before, old.after), tip, moved)
+            if left:
+                why = f"nothing of it is left to apply, but {left} has a line that it takes away"
+                return Result(patch=old.patch.stem, verdict="variant", why=why, candidates=signs)
+            return self._landed(old, "the release has all of it: the three-way result is empty", signs, files)
         moved = self._moved(touched, files)
         landed = tuple(path for path in touched if moved.get(path, path) not in (*files, *left_out))
         facts = Result(
@@ -207,7 +159,7 @@ class Ladder:
             return "offset", f"fits at other lines ({len(applied[1])} hunks){tests}"
         return "clean", f"fits as it is{tests}"
 
-    def _conflict(self, old: _Old, merge: Merge, signs: tuple[str, ...]) -> Result:
+    def _conflict(self, old: Old, merge: Merge, signs: tuple[str, ...]) -> Result:
         """The verdict on a change that does not fit."""
         clashing = tuple(conflict.path for conflict in merge.conflicts)
         tip = self.bench.tree_of(self.tip)
@@ -233,7 +185,7 @@ class Ladder:
             clashes=clashes,
         )
 
-    def _landed(self, old: _Old, why: str, signs: tuple[str, ...], tests: tuple[str, ...] = ()) -> Result:
+    def _landed(self, old: Old, why: str, signs: tuple[str, ...], tests: tuple[str, ...] = ()) -> Result:
         names = namers(old.patch, old.patch.tail, self.history)
         if tests:
             why = f"the release has all of it but its tests in {', '.join(tests)}"
@@ -253,11 +205,11 @@ class Ladder:
         strange = [path for path in targets if path not in touched]
         return renamed(self.bench, *self._trees, touched, strange)
 
-    def _commit(self, old: _Old, tree: str) -> str:
+    def _commit(self, old: Old, tree: str) -> str:
         self.tip = self.bench.recommit(old.commit, tree, self.tip, self._gone)
         return self.tip
 
-    def _decided(self, old: _Old, merge: Merge, result: Result) -> Result:
+    def _decided(self, old: Old, merge: Merge, result: Result) -> Result:
         """What a decision makes of a verdict."""
         decision = self.decisions.get(result.patch)
         if decision is not None and decision.action in ("drop", "obsolete") and not result.dropped:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from vllm_spark.distro.rebase.merge import Bench
 
-__all__ = ["contains", "doubled", "followed", "hunks", "is_test", "renamed", "successor"]
+__all__ = ["brings", "doubled", "followed", "hunks", "is_test", "remains", "renamed", "successor"]
 
 _RANGE = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _TELLING = 60  # characters of added text from which on the same text elsewhere is no accident
@@ -81,11 +81,11 @@ def _tree(bench: Bench, entries: dict[str, str]) -> str:
     return bench.line("write-tree")
 
 
-def contains(bench: Bench, sides: tuple[str, str], new: str, moved: Mapping[str, str]) -> bool:
-    """Whether a tree lacks every line that a patch took from a file for good, and has every one that it brought.
+def remains(bench: Bench, sides: tuple[str, str], new: str, moved: Mapping[str, str]) -> str:
+    """A file of a tree that still has a line that a patch took from it for good; "" when none has.
 
-    Taking a patch out in reverse proves nothing for text that can be put in twice. A file in which no line tells
-    counts as not contained.
+    Neither an empty merge nor a patch that comes out in reverse proves a removal: the text may have moved, or be put
+    in twice.
 
     Args:
         bench: where the trees are.
@@ -93,13 +93,28 @@ def contains(bench: Bench, sides: tuple[str, str], new: str, moved: Mapping[str,
         new: the tree in question.
         moved: the patch's files that upstream renamed.
     """
+    for path, gone, _, there in _lines_of(bench, sides, new, moved):
+        if gone & there:
+            return path
+    return ""
+
+
+def brings(bench: Bench, sides: tuple[str, str], new: str, moved: Mapping[str, str]) -> bool:
+    """Whether a tree has every line that a patch brought; a file in which no line tells counts as lacking it."""
+    return all((gone or come) and not come - there for _, gone, come, there in _lines_of(bench, sides, new, moved))
+
+
+def _lines_of(
+    bench: Bench, sides: tuple[str, str], new: str, moved: Mapping[str, str]
+) -> Iterator[tuple[str, set[bytes], set[bytes], set[bytes]]]:
+    """For each file of a patch but tests: its name in the new tree, what lines went, what came, and what is there."""
     for path in bench.changed(*sides):
-        before, after = (set((bench.blob(tree, path) or b"").split(b"\n")) for tree in sides)
-        there = set((bench.blob(new, moved.get(path, path)) or b"").split(b"\n"))
-        gone, come = before - after, after - before
-        if not is_test(path) and (not gone | come or gone & there or come - there):
-            return False
-    return True
+        if not is_test(path):
+            texts = [bench.blob(tree, path) for tree in sides]
+            name = path if texts[1] is None else moved.get(path, path)  # what the patch deletes has not moved
+            before, after = (set((text or b"").split(b"\n")) for text in texts)
+            there = set((bench.blob(new, name) or b"").split(b"\n"))
+            yield name, before - after, after - before, there
 
 
 def hunks(bench: Bench, old: str, new: str, path: str) -> list[str]:

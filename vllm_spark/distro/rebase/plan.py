@@ -1,4 +1,4 @@
-"""A plan: every verdict, and nothing written but the report that the caller asks for."""
+"""Reports made: of a plan, which writes nothing, and of a rebase under way."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from vllm_spark.distro.series import store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vllm_spark.distro.rebase.finish import Made
     from vllm_spark.distro.rebase.sources import Ground
+    from vllm_spark.distro.rebase.state import State
     from vllm_spark.distro.rebase.verdict import Result
     from vllm_spark.distro.upstream.pins import Upstream
 
-__all__ = ["make_plan", "range_diff", "side_by_side"]
+__all__ = ["make_plan", "make_report"]
 
 
 def make_plan(
@@ -56,11 +58,38 @@ def make_plan(
         )
 
 
+def make_report(
+    upstream: Upstream,
+    ground: Ground,
+    ladder: Ladder,
+    results: Sequence[Result],
+    state: State,
+    made: Made | None,
+    tree: str,
+) -> Report:
+    """The report of a rebase under way, or of a finished one (`made`)."""
+    findings = made.findings if made else look(upstream, ground.bench, ground.new.commit, None)[1]
+    return Report(
+        base=state.base,
+        onto=state.onto,
+        origin=ground.origin,
+        unknown=ground.unknown,
+        results=tuple(results),
+        diffs=side_by_side(ladder, results),
+        findings=findings,
+        steps=made.steps if made else (),
+        range_diff=range_diff(ground, ladder),
+        tree=tree,
+        stopped=state.stopped,
+        branch=state.branch if state.done else "",
+    )
+
+
 def side_by_side(ladder: Ladder, results: Sequence[Result]) -> dict[str, tuple[str, str]]:
     """The change of each carried patch on both releases, where they differ."""
     found: dict[str, tuple[str, str]] = {}
     for result in results:
-        commits = (ladder.on_old(result.patch), result.commit)
+        commits = (ladder.origin.commit(result.patch), result.commit)
         if all(commits):
             old, new = (ladder.bench("diff", "--no-ext-diff", f"{commit}^", commit).text for commit in commits)
             if old != new:
@@ -70,7 +99,7 @@ def side_by_side(ladder: Ladder, results: Sequence[Result]) -> dict[str, tuple[s
 
 def range_diff(ground: Ground, ladder: Ladder) -> str:
     """What git says of the two series side by side; empty when one of them is."""
-    if ladder.old_tip == ground.old.commit or ladder.tip == ground.new.commit:
+    if ladder.origin.tip == ground.old.commit or ladder.tip == ground.new.commit:
         return ""
-    ranges = (f"{ground.old.commit}..{ladder.old_tip}", f"{ground.new.commit}..{ladder.tip}")
+    ranges = (f"{ground.old.commit}..{ladder.origin.tip}", f"{ground.new.commit}..{ladder.tip}")
     return ground.bench("range-diff", "--no-color", *ranges).text

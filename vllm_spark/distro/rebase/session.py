@@ -16,8 +16,7 @@ from vllm_spark.distro.rebase.checkout import Checkout
 from vllm_spark.distro.rebase.finish import Finish, Made
 from vllm_spark.distro.rebase.known import normalise
 from vllm_spark.distro.rebase.ladder import Ladder
-from vllm_spark.distro.rebase.plan import range_diff, side_by_side
-from vllm_spark.distro.rebase.requirements import look
+from vllm_spark.distro.rebase.plan import make_report
 from vllm_spark.distro.rebase.sources import Ground, open_ground
 from vllm_spark.distro.rebase.state import Decision, Options, State, load, save
 from vllm_spark.distro.rebase.worktree import WorkTree
@@ -254,20 +253,6 @@ class Session:
         self, state: State, ground: Ground, ladder: Ladder, results: Sequence[Result], made: Made | None = None
     ) -> Report:
         upstream = pins.load(self.patches / "upstream.toml")
-        findings = made.findings if made else look(upstream, ground.bench, ground.new.commit, None)[1]
-        report = reports.Report(
-            base=state.base,
-            onto=state.onto,
-            origin=ground.origin,
-            unknown=ground.unknown,
-            results=tuple(results),
-            diffs=side_by_side(ladder, results),
-            findings=findings,
-            steps=made.steps if made else (),
-            range_diff=range_diff(ground, ladder),
-            tree=str(self.tree.path),
-            stopped=state.stopped,
-            branch=state.branch if state.done else "",
-        )
+        report = make_report(upstream, ground, ladder, results, state, made, str(self.tree.path))
         reports.write(report, self.work)
         return report

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from vllm_spark import console
 from vllm_spark.distro.rebase.history import History, open_clone
 from vllm_spark.distro.rebase.known import known, pin_of
-from vllm_spark.distro.rebase.ladder import Release
 from vllm_spark.distro.rebase.merge import Bench
+from vllm_spark.distro.rebase.origin import Release
 from vllm_spark.distro.upstream.fetch import sha256_of
 from vllm_spark.distro.upstream.git import Repository
 from vllm_spark.distro.upstream.mirror import open_mirror
