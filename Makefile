@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 PROFILE ?= gb10-cu130
+# AOT=1: compile what a device's driver would compile at first use; minutes the first time, then it is cached.
+AOT ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help release test test-fast test-exhaustive lint bench lock clean
@@ -33,7 +35,7 @@ $(VENV)/.torch: $(VENV)/.done build/constraints/torch.txt
 	touch $@
 
 release: $(VENV)/.done ## both wheels, the index and the audit into dist/ (PROFILE=gb10-cu130)
-	$(RUN)/vllm-spark release build --profile $(PROFILE)
+	$(RUN)/vllm-spark release build --profile $(PROFILE) --aot $(if $(AOT),all,cached)
 
 test: lint $(VENV)/.torch .venv-vllm/.done ## everything CI runs: lint, fast tests, slow tests
 	$(RUN)/python -m pytest -n 2 -m "not slow and not gpu and not exhaustive"

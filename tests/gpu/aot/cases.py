@@ -70,6 +70,11 @@ MORE = (
     Case("64 bf16 paged window decode", head=64, block=BLOCK, lengths=DECODE, window=(300, 0)),
     Case("64 bf16 paged softcap decode", head=64, heads=(8, 8), block=BLOCK, lengths=DECODE, softcap=30.0),
 )
+# Images that the driver compiles in less than a minute.
+SPEED = (
+    *("128 bf16 causal", "128 bf16 full", "128 f16 causal", "64 bf16 causal", "256 bf16 causal"),
+    *("128 bf16 paged prefill one split", "128 bf16 paged decode one split"),
+)
 ALL = {case.name: case for case in (*FIRST, *MORE)}
 
 

@@ -2,10 +2,10 @@
 
     python -m tests.gpu.aot.pack [--out .carry]
 
-The machine has Python 3.12, PyTorch 2.11 for CUDA 13.0 and little else. Some 50 MB are written: FlashAttention 2 of
+The machine has Python 3.12, PyTorch 2.11 for CUDA 13.0 and little else. Some 35 MB are written: FlashAttention 2 of
 upstream's x86-64 wheel with the PTX of a covering set of images and nothing else, compiled images of the cache, the
 CUDA tools, and the Python libraries that the step imports. Then, there, in a copy of this checkout:
-`python3 -m tests.gpu.aot.prove .carry`.
+`python3 -m tests.gpu.aot.prove .carry OUT`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 PROFILE = "h100-cu130"
 MEMBER = "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so"
-EMPTIED = "vllm/_qutlass_C.abi3.so"  # for 10.0 only: all its fat binaries become empty
 # Head size, keys per block (of paged kernels) and element type, as they stand in the mangled names of the kernels
 # that the cases of prove.py use: sixteen images. 128 x 64 is what a caller that asks for one split gets.
 PLAIN = {("64", "bfloat16_t"), ("128", "bfloat16_t"), ("256", "bfloat16_t"), ("128", "half_t")}
@@ -121,8 +120,7 @@ def pack(out: Path, tools: Toolchain) -> None:
         tree = Path(scratch, "aot")
         tree.mkdir()
         with zipfile.ZipFile(wheel) as archive:
-            original, emptied = (Path(archive.extract(name, scratch)) for name in (MEMBER, EMPTIED))
-        shutil.copy(emptied, tree / "emptied.so")
+            original = Path(archive.extract(MEMBER, scratch))
         with FileSource(original) as source, (tree / "stock.so").open("wb") as file:
             file.writelines(chunks(reduced(source, supply)))
         write_site(tree / "site")

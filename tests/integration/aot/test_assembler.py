@@ -10,7 +10,7 @@ from vllm_spark import proc
 from vllm_spark.distro import profile
 from vllm_spark.distro.aot.assembler import Assembler, Refused
 from vllm_spark.distro.aot.program import read_program
-from vllm_spark.distro.elf.fatbin import Compression, Flag, container_header, containers
+from vllm_spark.distro.elf.fatbin import Compression, Flag, containers
 from vllm_spark.distro.elf.kernels import assembled_for, cubin_kernels, cubin_variables
 from vllm_spark.distro.elf.payload import payload
 from vllm_spark.distro.elf.source import BytesSource
@@ -129,12 +129,8 @@ def test_what_cuobjdump_cannot_uncompress(assembler: Assembler, tools: Toolchain
     ((entry,),) = (one.entries for one in containers(source, 0, source.size))
     assert entry.flags & Flag.ZSTD
     zeroed = sound[: entry.payload_offset] + bytes(entry.padded_size)
-    for name, content, status in (
-        ("sound", sound, 0),
-        ("zeroed", zeroed, 1),
-        ("emptied", container_header(1, 0) + bytes(len(sound) - 16), 0),
-    ):
+    for name, content in (("sound", sound), ("zeroed", zeroed)):
         path = tmp_path / f"{name}.fatbin"
         path.write_bytes(content)
         done = proc.run([tools.cuobjdump, "--list-elf", path], env=tools.env, check=False)
-        assert (done.status, "Uncompress failed" in done.output) == (status, name == "zeroed"), name
+        assert (done.status == 0, "Uncompress failed" in done.output) == (name == "sound", name == "zeroed"), name
