@@ -99,8 +99,6 @@ def test_known_vulnerabilities_stop_it(dist: Path, bundle: Path, capsys: pytest.
         assert assemble(dist, bundle, osv) == DecisionNeeded.exit_code
         assert "vllm 0.33.0 (GHSA-1)" in capsys.readouterr().err
         assert not (dist / sums.NAME).exists()
-        assert assemble(dist, bundle, osv, "--accept", "only with --trust-remote-code") == 0
-    assert "Accepted: only with --trust-remote-code" in (dist / "NOTES.md").read_text()
 
 
 def test_an_image_of_other_wheels_is_refused(

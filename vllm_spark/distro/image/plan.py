@@ -16,7 +16,9 @@ from vllm_spark.errors import ArtefactError, ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from vllm_spark.distro.bundle.lock import Locked
     from vllm_spark.distro.bundle.make import Contents
+    from vllm_spark.distro.upstream.pins import Upstream
 
 __all__ = ["EPOCH", "LABEL", "Plan", "default_base", "plan"]
 
@@ -86,6 +88,11 @@ def plan(bundle: Path, *, base: str | None = None, packages: str | None = None, 
     for project, version in wanted.items():
         if project not in wheels or wheels[project].version != version:
             raise ArtefactError(f"does not hold {project} {version}", where=str(bundle), hint="vllm-spark bundle make")
+    labels = _labels(base, upstream, wheels, revision)
+    return Plan(base, bundle, contents, packages, {name: value for name, value in labels.items() if value})
+
+
+def _labels(base: str, upstream: Upstream, wheels: dict[str, Locked], revision: str) -> dict[str, str]:
     licence = tomllib.loads((paths.repo_root() / "pyproject.toml").read_text())["project"]["license"]
     _, _, digest = base.partition("@")
     labels = {
@@ -103,5 +110,5 @@ def plan(bundle: Path, *, base: str | None = None, packages: str | None = None, 
         f"{LABEL}torch": wheels["torch"].version if "torch" in wheels else "",
         f"{LABEL}series": f"sha256:{store.load().digest}",
     }
-    labels |= {f"{LABEL}wheel.{wheels[name].name}": f"sha256:{wheels[name].sha256}" for name in wanted}
-    return Plan(base, bundle, contents, packages, {name: value for name, value in labels.items() if value})
+    labels |= {f"{LABEL}wheel.{wheels[name].name}": f"sha256:{wheels[name].sha256}" for name in ("vllm", "vllm-spark")}
+    return labels

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vllm_spark.distro.bundle.make import Contents
+    from vllm_spark.distro.release.licences import Licence
+    from vllm_spark.distro.upstream.pins import Upstream
+    from vllm_spark.distro.wheel.audit import Audit
 
 __all__ = ["BUNDLE", "MANIFEST", "NOTES", "REPORTS", "STATEMENT", "Options", "assemble", "write"]
 
@@ -79,21 +82,16 @@ def assemble(folder: Path, options: Options) -> form.Manifest:
     pair = gather.wheels(folder, upstream)
     digests = {wheel.name: fetch.sha256_of(wheel) for wheel in pair}
     listed = gather.index_entries(options.index, digests, upstream.package_version)
+    # What takes seconds comes before the audit, which takes longer.
     image = _image(options.image, digests)
+    patches = gather.patches(series, pair[0])
     with console.step("verify the bundle"):
         contents = _bundle(options.bundle, digests)
+    counts, findings = _vulnerabilities(contents, upstream, options)
+    said = licences.report(options.bundle, contents)
     with console.step("audit both wheels"):
         done = gather.audits(pair, upstream, profile, series)
-    stand_in = {upstream.project: upstream.version, "vllm-spark": None}
-    with console.step("ask for known vulnerabilities"):
-        asked = vulnerabilities.ask(contents, stand_in, osv_url=options.osv_url)
-    counts, findings = vulnerabilities.judge(asked, options.accept)
-    said = licences.report(options.bundle, contents)
-    reports = {f"audit-{one.facts.project}.json": _json(as_json(one.facts)) for one in done}
-    reports |= {f"sbom-{one.facts.project}.cdx.json": one.facts.sbom for one in done if one.facts.sbom}
-    reports["lock.txt"] = (options.bundle / "lock.txt").read_bytes()
-    reports["licences.json"] = _json(said)
-    reports["vulnerabilities.json"] = _json(findings)
+    reports = _reports(done, options.bundle, said, findings)
     manifest = form.Manifest(
         format=form.FORMAT,
         project="vllm-spark",
@@ -102,7 +100,7 @@ def assemble(folder: Path, options: Options) -> form.Manifest:
         base_version=upstream.version,
         upstream=tuple(form.Input(pin.role, pin.name, pin.sha256) for pin in upstream.files),
         series=series.digest,
-        patches=gather.patches(series, done[0]),
+        patches=patches,
         source=gather.source(),
         toolchain=gather.tools(profile),
         files=(*_wheel_entries(pair, digests), *_report_entries(reports)),
@@ -115,6 +113,27 @@ def assemble(folder: Path, options: Options) -> form.Manifest:
     before = _previous(options.previous)
     dropped = ledger.load(paths.repo_root() / "patches" / "ledger.toml").dropped
     return write(folder, manifest, reports, notes.render(manifest, before, dropped, said), options.builder)
+
+
+def _vulnerabilities(
+    contents: Contents, upstream: Upstream, options: Options
+) -> tuple[form.Vulnerabilities, list[Any]]:
+    stand_in = {upstream.project: upstream.version, "vllm-spark": None}
+    with console.step("ask for known vulnerabilities"):
+        asked = vulnerabilities.ask(contents, stand_in, osv_url=options.osv_url)
+    return vulnerabilities.judge(asked, options.accept)
+
+
+def _reports(
+    done: tuple[Audit, Audit], bundle: Path, said: tuple[Licence, ...], findings: list[Any]
+) -> dict[str, bytes]:
+    """The files of `reports/` by name."""
+    reports = {f"audit-{one.facts.project}.json": _json(as_json(one.facts)) for one in done}
+    reports |= {f"sbom-{one.facts.project}.cdx.json": one.facts.sbom for one in done if one.facts.sbom}
+    reports["lock.txt"] = (bundle / "lock.txt").read_bytes()
+    reports["licences.json"] = _json(said)
+    reports["vulnerabilities.json"] = _json(findings)
+    return reports
 
 
 def write(folder: Path, manifest: form.Manifest, reports: dict[str, bytes], text: bytes, builder: str) -> form.Manifest:

@@ -12,8 +12,10 @@ from vllm_spark.distro.index.state import load as load_index
 from vllm_spark.distro.release import manifest as form
 from vllm_spark.distro.release.describe import verdict
 from vllm_spark.distro.upstream import fetch
+from vllm_spark.distro.wheel.archive import Wheel
 from vllm_spark.distro.wheel.audit import audit
 from vllm_spark.distro.wheel.expected import read_expectations
+from vllm_spark.distro.wheel.repack import SBOM_NAME
 from vllm_spark.distro.wheel.rules import RULES
 from vllm_spark.distro.wheel.sbom import PATCH_PROPERTY, read_sbom
 from vllm_spark.errors import ArtefactError, ConfigError
@@ -77,14 +79,15 @@ def audited(done: Audit) -> form.Audited:
     )
 
 
-def patches(series: Series, vllm: Audit) -> tuple[form.Patch, ...]:
+def patches(series: Series, vllm: Path) -> tuple[form.Patch, ...]:
     """The series, and what the wheel's own bill of materials says of each patch.
 
     Raises:
         ArtefactError: the wheel was made from another series.
     """
-    where = vllm.facts.path.name
-    document = read_sbom(vllm.facts.sbom or b"", where)
+    where = vllm.name
+    with Wheel(vllm) as wheel:
+        document = read_sbom(wheel.read(f"{wheel.dist_info}/{SBOM_NAME}"), where)
     properties = document["metadata"]["component"].get("properties", [])
     told = {entry["name"].removeprefix(PATCH_PROPERTY): _PROPERTY.fullmatch(entry["value"]) for entry in properties}
     found = []
