@@ -10,8 +10,9 @@ from pathlib import Path
 from benchmarks.common import Figure, report
 from tests.fakes.upstream_repo import Upstream, lines, message
 from vllm_spark import paths
-from vllm_spark.distro.rebase.ladder import Ladder, Release
+from vllm_spark.distro.rebase.ladder import Ladder
 from vllm_spark.distro.rebase.merge import Bench
+from vllm_spark.distro.rebase.origin import Release
 from vllm_spark.distro.rebase.plan import make_plan
 from vllm_spark.distro.series import store
 from vllm_spark.distro.upstream import pins
