@@ -55,7 +55,7 @@ def bundle(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path
     upstream = pins.load()
     ours = [f"vllm=={upstream.vllm_version}", f"vllm-spark=={upstream.package_version}"]
     target = Target(PYTHON, "aarch64", "2.36")
-    planned = make.plan([*ours, *TORCH, "numpy"], str(released.dist / "index"), target, dependencies=False)
+    planned = make.plan([*ours, *TORCH, "numpy", "packaging"], str(released.dist / "index"), target, dependencies=False)
     return make.make(planned, folder / "bundle")
 
 

@@ -16,7 +16,7 @@ __all__ = ["render"]
 _VERDICTS = {
     "native": "runs",
     "jit": "compiled by the driver at first use",
-    "partly": "in part",
+    "partly": "mixed: see right",
     "absent": "not at all",
 }
 
