@@ -67,7 +67,7 @@ def test_assembled_twice_and_verified(dist: Path, bundle: Path, osv: Osv, tmp_pa
         os.umask(before)
     names = sums.parse((dist / sums.NAME).read_bytes(), "SHA256SUMS")
     assert sums.parse((other / sums.NAME).read_bytes(), "SHA256SUMS") == names
-    assert {"manifest.json", "provenance.intoto.json", "NOTES.md", "reports/sbom-vllm.cdx.json"} <= names.keys()
+    assert {"manifest.json", "provenance.json", "NOTES.md", "reports/sbom-vllm.cdx.json"} <= names.keys()
     assert set(osv.asked) == {
         f"vllm=={pins.load().version}",
         "idna==" + _version(bundle, "idna"),
@@ -91,7 +91,7 @@ def _says_what_the_series_says(dist: Path) -> None:
     notes = (dist / "NOTES.md").read_text()
     assert all(patch.subject in notes for patch in series.patches)
     assert "unsigned: no identity" in notes
-    assert str(dist) not in notes + (dist / "manifest.json").read_text() + (dist / "provenance.intoto.json").read_text()
+    assert str(dist) not in notes + (dist / "manifest.json").read_text() + (dist / "provenance.json").read_text()
 
 
 def test_known_vulnerabilities_stop_it(dist: Path, bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

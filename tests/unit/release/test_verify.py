@@ -65,8 +65,8 @@ def refit(folder: Path) -> int:
         (lambda d: (d / "reports" / "licences.json").unlink(), "reports/licences.json: missing"),
         (lambda d: (d / "reports" / "extra.json").touch(), "reports/extra.json: not listed in SHA256SUMS"),
         (lambda d: (d / "vllm-9-py3-none-any.whl").touch(), "vllm-9-py3-none-any.whl: not listed"),
-        (lambda d: alter(d / "provenance.intoto.json"), "provenance.intoto.json: altered"),
-        (lambda d: (d / "provenance.intoto.json").unlink(), "provenance.intoto.json: missing"),
+        (lambda d: alter(d / "provenance.json"), "provenance.json: altered"),
+        (lambda d: (d / "provenance.json").unlink(), "provenance.json: missing"),
         (
             lambda d: ((d / "NOTES.md").unlink(), (d / "NOTES.md").symlink_to("/etc/passwd")),
             "NOTES.md: is a symbolic link",
@@ -106,7 +106,7 @@ def test_a_manifest_rewritten_with_fitting_sums_no_longer_fits_the_statement(rel
     manifest = release / "manifest.json"
     manifest.write_text(manifest.read_text().replace("5" * 40, "7" * 40))
     refit(release)
-    assert problems(release) == ("provenance.intoto.json: does not follow from manifest.json",)
+    assert problems(release) == ("provenance.json: does not follow from manifest.json",)
 
 
 def test_one_line_and_an_exit_code(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +176,7 @@ def test_a_manifest_keeps_its_schema(release: Path) -> None:
 
 
 def test_the_statement_has_the_form_of_its_specifications(release: Path) -> None:
-    found = json.loads((release / "provenance.intoto.json").read_text())
+    found = json.loads((release / "provenance.json").read_text())
     assert found["_type"] == "https://in-toto.io/Statement/v1"
     assert found["predicateType"] == "https://slsa.dev/provenance/v1"
     assert [subject["name"] for subject in found["subject"]] == [VLLM, OURS, "manifest.json"]

@@ -1,7 +1,7 @@
 """From wheels, index and bundle to a release that can be checked: manifest, reports, statement, notes, sums.
 
     manifest.json                 `manifest`
-    provenance.intoto.json        `statement`; provenance.sigstore.json beside it where it is signed
+    provenance.json        `statement`; provenance.sigstore.json beside it where it is signed
     NOTES.md                      `notes`
     reports/                      audit and SBOM of each wheel, licences, vulnerabilities, and the lock
     SHA256SUMS                    every file above and both wheels; the index has its own
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["BUNDLE", "MANIFEST", "NOTES", "REPORTS", "STATEMENT", "Options", "assemble", "write"]
 
 MANIFEST = "manifest.json"
-STATEMENT = "provenance.intoto.json"
+STATEMENT = "provenance.json"
 BUNDLE = "provenance.sigstore.json"
 NOTES = "NOTES.md"
 REPORTS = "reports"

@@ -104,7 +104,7 @@ def _supply(manifest: Manifest, licences: Sequence[Licence]) -> Iterator[str]:
     silent = sum(one.said_in == "nothing" for one in licences)
     yield "## Supply chain\n\n" + _lines(
         [
-            f"Provenance: `provenance.intoto.json`, {manifest.signature}.",
+            f"Provenance: `provenance.json`, {manifest.signature}.",
             f"Known vulnerabilities: {found.found}, of {found.judged} packages that the database knows; "
             f"{found.unjudged} it does not." + (f" Accepted: {found.accepted}" if found.accepted else ""),
             f"Licences: {len(licences)} packages in `reports/licences.json`; {silent} say nothing in their metadata.",
