@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         one.add_argument(
             "--packages", metavar="NAMES", help='Debian packages to add; "" for none (default: see Dockerfile)'
         )
-        one.add_argument("--tag", default=f"localhost/vllm-spark:{pins.load().package_version}")
+        one.add_argument("--tag", help="default: localhost/vllm-spark:VERSION")
         one.add_argument("--out", type=Path, default=Path("dist/image"), metavar="DIR", help="default: dist/image")
         one.add_argument("--tool", choices=("buildah", "docker"), help="default: whichever is installed")
     check = verbs.add_parser("verify", help="is it what its labels say, and made from our wheels?", allow_abbrev=False)
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Run one sub-verb."""
     if args.action == "verify":
         return _verify(args)
+    args.tag = args.tag or f"localhost/vllm-spark:{pins.load().package_version}"
     revision = gather.source().commit
     planned = planning.plan(args.bundle, base=args.base, packages=args.packages, revision=revision)
     if args.action == "plan":

@@ -43,7 +43,7 @@ class Image:
     config: dict[str, Any]
     labels: dict[str, str] = field(default_factory=dict)
 
-    def write(self, out: Path, *, oci: bool = False) -> Path:
+    def write(self, out: Path, *, oci: bool = False, attested: bool = False) -> Path:
         blobs = out / "blobs" / "sha256" if oci else out
         blobs.mkdir(parents=True)
 
@@ -69,6 +69,11 @@ class Image:
         }
         if oci:
             entry = blob(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
+            if attested:  # as docker buildx does with --provenance
+                other = blob(b"{}", "application/vnd.oci.image.manifest.v1+json")
+                other["platform"] = {"architecture": "unknown", "os": "unknown"}
+                inner = json.dumps({"schemaVersion": 2, "manifests": [entry, other]})
+                entry = blob(inner.encode(), "application/vnd.oci.image.index.v1+json")
             (out / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
             (out / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
         else:

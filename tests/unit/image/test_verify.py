@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("oci", [False, True], ids=["dir", "oci"])
-def test_a_sound_image(image: Image, tmp_path: Path, oci: bool) -> None:
-    report, problems = verify(image.write(tmp_path / "image", oci=oci), image.wheels)
+@pytest.mark.parametrize(
+    "form", [{}, {"oci": True}, {"oci": True, "attested": True}], ids=["dir", "oci", "oci with attestations"]
+)
+def test_a_sound_image(image: Image, tmp_path: Path, form: dict[str, bool]) -> None:
+    report, problems = verify(image.write(tmp_path / "image", **form), image.wheels)
     assert problems == ()
     assert (report.platform, report.base) == ("linux/arm64", "localhost/base")
     assert report.base_unpacked == 1000

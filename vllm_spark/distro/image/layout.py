@@ -60,8 +60,7 @@ def open_image(folder: Path) -> Stored:
     if not folder.is_dir():
         raise ConfigError("no such folder", where=str(folder), hint="vllm-spark image build")
     if (folder / "oci-layout").is_file():
-        index = _json(folder / "index.json", folder)
-        manifest_path = _blob(folder, _one(index.get("manifests", []), folder)["digest"])
+        manifest_path = _manifest(folder)
     elif (folder / "manifest.json").is_file():
         manifest_path = folder / "manifest.json"
     else:
@@ -79,6 +78,20 @@ def open_image(folder: Path) -> Stored:
     except (KeyError, TypeError, ValueError) as err:
         raise ArtefactError(f"malformed image: {err!r}", where=str(folder), hint="build it again") from err
     return Stored(folder, f"sha256:{sha256_hex(data)}", config, tuple(layers))
+
+
+def _manifest(folder: Path) -> Path:
+    """The one image's manifest; docker wraps it in a second index when it stores attestations beside it."""
+    path = folder / "index.json"
+    for _level in range(3):
+        document = _json(path, folder)
+        if "manifests" not in document:
+            return path
+        try:
+            path = _checked(folder, _one(document["manifests"], folder))
+        except (KeyError, TypeError, AttributeError) as err:
+            raise ArtefactError(f"malformed index: {err!r}", where=str(path), hint="build it again") from err
+    raise ArtefactError("an index within an index within an index", where=str(folder), hint="copy one image out")
 
 
 def _one(entries: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
