@@ -26,7 +26,7 @@ BASE: dict[str, bytes] = {
     "csrc/old/kernel.cuh": lines(301, 380),
     TEST: lines(401, 440),
     "vllm/crlf.py": lines(501, 540).replace(b"\n", b"\r\n"),
-    "vllm/latin.py": b"# caf\xe9\n" + lines(601, 640),
+    "vllm/latin.py": b"# \xe9t\xe9\n" + lines(601, 640),
     "vllm/blob.bin": bytes(range(256)) * 4,
     "vllm/tool.sh": b"#!/bin/sh\n" + lines(701, 720),
     "vllm/__init__.py": b"",
