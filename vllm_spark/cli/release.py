@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_spark import console
-from vllm_spark.distro.release import assemble, describe, pipeline
+from vllm_spark.distro.aot import summary
+from vllm_spark.distro.release import assemble, describe, native, pipeline
 from vllm_spark.distro.release import verify as verifying
 from vllm_spark.errors import ArtefactError, ConfigError
 
@@ -23,6 +24,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--profile", default="gb10-cu130", help="a file of build/profiles (default: gb10-cu130)")
     build.add_argument("--out", type=Path, default=Path("dist"), metavar="DIR", help="for the wheels (default: dist)")
     build.add_argument("--index", type=Path, metavar="DIR", help="the index to add to (default: OUT/index)")
+    build.add_argument(
+        "--aot",
+        choices=[mode.value for mode in native.Aot],
+        default="cached",
+        help="machine code for what a driver would compile at first use: all of it (minutes the first time), "
+        "what the cache has (default), none",
+    )
     whole = verbs.add_parser("assemble", help="manifest, reports, statement, notes and sums", allow_abbrev=False)
     whole.add_argument("dir", type=Path, help="the folder with both wheels")
     whole.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the bundle of this release")
@@ -50,9 +58,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    release = pipeline.build(args.profile, args.out, args.index or args.out / "index")
+    release = pipeline.build(args.profile, args.out, args.index or args.out / "index", native.Aot(args.aot))
     console.table("Files", ("wheel", "MiB", "SHA-256"), describe.file_rows(release))
     console.table("Patches", ("patch", "class", "state"), describe.patch_rows(release))
+    images = release.repacked.images
+    if images:
+        console.table("Fat binaries", summary.EXTENSION_COLUMNS, summary.extension_rows(images))
+        for line in summary.open_ends(images):
+            console.result(line)
     console.table("Steps", ("step", "seconds"), describe.step_rows(release))
     console.result(f"Index: {release.index}")
     return 0
