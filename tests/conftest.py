@@ -26,9 +26,11 @@ def extension() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         if not os.environ.get("VLLM_SPARK_LIBRARY"):
             from vllm_spark.distro import profile
-            from vllm_spark.distro.ext import build
+            from vllm_spark.distro.ext import library
 
-            patch.setenv("VLLM_SPARK_LIBRARY", str(build.develop(profile.load(NATIVE[platform.machine()]))))
+            patch.setenv(
+                "VLLM_SPARK_LIBRARY", str(library.compiled(profile.load(NATIVE[platform.machine()]), strict=True))
+            )
         from vllm_spark.runtime import kernels
 
         kernels.load()

@@ -31,7 +31,7 @@ from vllm_spark.distro.elf.blank import plan_blanking
 from vllm_spark.distro.elf.shared import read_shared_object
 from vllm_spark.distro.elf.source import EditedSource, FileSource, chunks
 from vllm_spark.distro.elf.target import Capability
-from vllm_spark.distro.ext.build import LIBRARY, develop
+from vllm_spark.distro.ext.library import LIBRARY, compiled
 from vllm_spark.distro.release.patched import apply_for_wheel
 from vllm_spark.distro.upstream import fetch, pins
 from vllm_spark.distro.wheel.repack import repack
@@ -85,7 +85,7 @@ def site(profile: Profile, folder: Path) -> Path:
         target = tree / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
-    (tree / LIBRARY).write_bytes(develop(profile).read_bytes())
+    (tree / LIBRARY).write_bytes(compiled(profile, strict=True).read_bytes())
     register(tree, upstream.package_version)
     return tree
 

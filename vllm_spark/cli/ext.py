@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vllm_spark import console, paths
 from vllm_spark.distro import profile
-from vllm_spark.distro.ext import build, report, toolchain
+from vllm_spark.distro.ext import build, library, report, toolchain
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(chosen: profile.Profile, json_file: Path | None) -> int:
-    kernels = report.survey(build.develop(chosen), toolchain.ensure(chosen))
+    kernels = report.survey(library.compiled(chosen), toolchain.ensure(chosen))
     records = report.rows(kernels, report.GB10)
     if json_file is not None:
         paths.atomic_write(json_file, json.dumps(records, indent=1) + "\n")
