@@ -9,7 +9,7 @@ PROFILE ?= gb10-cu130
 AOT ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help release test test-fast test-exhaustive lint bench lock clean
+.PHONY: help release test test-fast test-exhaustive lint bench kernels-report lock clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -39,7 +39,7 @@ release: $(VENV)/.done ## both wheels, the index and the audit into dist/ (PROFI
 
 test: lint $(VENV)/.torch .venv-vllm/.done ## everything CI runs: lint, fast tests, slow tests
 	$(RUN)/python -m pytest -n 2 -m "not slow and not gpu and not exhaustive"
-	$(RUN)/python -m pytest -m "slow and not gpu and not exhaustive"
+	$(RUN)/python -m pytest -n 2 --dist loadfile -m "slow and not gpu and not exhaustive"
 
 test-fast: $(VENV)/.torch .venv-vllm/.done ## the fast tests only
 	$(RUN)/python -m pytest -n 2 -m "not slow and not gpu and not exhaustive"
@@ -56,6 +56,9 @@ lint: $(VENV)/.torch ## ruff, mypy, codespell, the series' own rules
 
 bench: $(VENV)/.torch ## the figures of README, measured here
 	$(RUN)/python -m benchmarks.run
+
+kernels-report: $(VENV)/.done ## registers, spills and launch limits of every kernel on a GB10 (compiles, needs no GPU)
+	$(RUN)/vllm-spark ext report --profile gb10-cu130 --json out/kernels-report.json
 
 lock: $(VENV)/.done ## renew build/constraints/dev.txt from pyproject.toml
 	$(RUN)/uv pip compile --quiet --universal --python-version 3.11 --group dev --output-file build/constraints/dev.txt

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 # Those of a GPU machine (kernels, loading, kv) are run there by name.
-BENCHMARKS = ("series", "index", "repack", "release")
+BENCHMARKS = ("series", "index", "repack", "release", "rebase")
 
 
 def main() -> int:
