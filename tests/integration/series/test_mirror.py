@@ -121,6 +121,17 @@ def test_truncated_sdist(tmp_path: Path, cut: int) -> None:
         Mirror("vllm", tmp_path / "m.git").add("1", path, "00")
 
 
+@pytest.mark.parametrize("data", [b"", b"<html>\nnot found\n</html>\n" * 99, b"\x1f\x8b" + b"\xff" * 600])
+def test_what_is_no_archive_is_refused_in_one_line(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "vllm-1.tar.gz"
+    path.write_bytes(data)
+    mirror = Mirror("vllm", tmp_path / "m.git")
+    with pytest.raises(ArtefactError, match=r"no readable tar archive \(.+\)\. Next: delete it and retry$") as caught:
+        mirror.add("1", path, "00")
+    assert len(str(caught.value).splitlines()) == 1
+    assert mirror.commit("1", "00") is None
+
+
 def test_interrupted_import_is_taken_up(tmp_path: Path) -> None:
     """What a killed first run leaves behind: a half-made repository and a temporary pack, no tag."""
     mirror = Mirror("vllm", tmp_path / "m.git")

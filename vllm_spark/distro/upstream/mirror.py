@@ -119,7 +119,8 @@ def _members(sdist: Path) -> Iterator[tuple[bytes, bytes, bytes]]:
     except tarfile.FilterError as err:
         raise _refused(sdist, err.tarinfo.name, str(err)) from err
     except (tarfile.TarError, EOFError, OSError) as err:
-        raise ArtefactError(f"no readable tar archive ({err})", where=str(sdist), hint="delete it and retry") from err
+        why = " ".join(str(err).split())  # tarfile gives each compression that it tried a line of its own
+        raise ArtefactError(f"no readable tar archive ({why})", where=str(sdist), hint="delete it and retry") from err
 
 
 def _entry(sdist: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> tuple[bytes, bytes, bytes]:
