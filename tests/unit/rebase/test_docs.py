@@ -24,6 +24,14 @@ def test_the_table_of_verdicts() -> None:
     assert marked == table(), f"write this between the marks:\n{table()}"
 
 
+def test_every_verdict_has_its_evidence() -> None:
+    data = tomllib.loads((ROOT / "tests" / "data" / "rebase" / "verdicts.toml").read_text())
+    rows = DOC.partition("| patch | release | evidence |\n|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    shown = [(release, patch) for patch, releases, _ in cells for release in releases.split(", ")]
+    assert sorted(shown) == sorted((release, patch) for release, verdicts in data.items() for patch in verdicts)
+
+
 def test_every_verdict_is_explained() -> None:
     assert [verdict for verdict in VERDICTS if f"\n| {verdict} | " not in DOC] == []
 
