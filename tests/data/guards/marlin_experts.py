@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig  # type: ignore[import-not-found]
 from vllm.model_executor.layers.fused_moe.oracle.mxfp4 import (  # type: ignore[import-not-found]
     Mxfp4MoeBackend,
     convert_weight_to_mxfp4_moe_kernel_format,
@@ -38,7 +39,9 @@ def repack(weight: torch.Tensor, size_k: int, size_n: int, bits: int, a_8bit: bo
 
 def convert(shards: int, w13: list[torch.Tensor], w2: list[torch.Tensor]) -> tuple[Any, ...] | str:
     """Weight, scale and bias of both matrices in Marlin's form; or the error."""
-    layer = SimpleNamespace(params_dtype=torch.bfloat16, moe_config=SimpleNamespace(w13_num_shards=shards))
+    # Upstream's own property, so that a release without it is seen.
+    count = FusedMoEConfig.w13_num_shards.fget(SimpleNamespace(is_act_and_mul=shards == 2))
+    layer = SimpleNamespace(params_dtype=torch.bfloat16, moe_config=SimpleNamespace(w13_num_shards=count))
     try:
         made: tuple[Any, ...] = convert_weight_to_mxfp4_moe_kernel_format(
             Mxfp4MoeBackend.MARLIN, layer, *(t for pair in zip(w13, w2, strict=True) for t in pair)
