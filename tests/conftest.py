@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vllm_spark import proc
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import ModuleType
 
 # The build that this machine's CPU, and its GPU if it has one, can load.
@@ -35,3 +38,20 @@ def extension() -> Iterator[ModuleType]:
 
         kernels.load()
         yield kernels
+
+
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """`tmpfs("2m")` is a file system of that size; mounting needs root, which CI has."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        folder = tmp_path / f"tmpfs-{size}"
+        folder.mkdir()
+        proc.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder])
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        proc.run(["umount", folder])

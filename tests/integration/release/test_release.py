@@ -16,7 +16,7 @@ import pytest
 from tests.unit.index import wheels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from tests.integration.conftest import Released
 
@@ -133,13 +133,8 @@ def test_unknown_profile(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 64 MiB; needs root, which CI has."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=True)
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+def small_disk(tmpfs: Callable[[str], Path]) -> Path:
+    return tmpfs("64m")
 
 
 def test_full_disk_is_foreseen(small_disk: Path) -> None:

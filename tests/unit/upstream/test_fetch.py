@@ -16,7 +16,7 @@ from vllm_spark.distro.upstream.pins import FilePin
 from vllm_spark.errors import ConfigError, IntegrityError, ResourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 NAME = "thing-1.0+local.1-py3-none-any.whl"
@@ -119,13 +119,8 @@ def test_two_at_once_download_once(cache: Path, index: PackageIndex) -> None:
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 2 MiB; needs root, which CI has."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=True)
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+def tiny_disk(tmpfs: Callable[[str], Path]) -> Path:
+    return tmpfs("2m")
 
 
 def test_full_disk_is_foreseen(tiny_disk: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from vllm_spark.distro.profile import Profile
+    from vllm_spark.distro.release.made import Release
     from vllm_spark.distro.release.patched import Patched
-    from vllm_spark.distro.release.pipeline import Release
     from vllm_spark.distro.upstream.pins import Upstream
     from vllm_spark.distro.wheel.audit import Audit
     from vllm_spark.distro.wheel.facts import ElfFile

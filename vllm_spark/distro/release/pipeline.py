@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
@@ -16,6 +15,7 @@ from vllm_spark.distro.index import tree as index
 from vllm_spark.distro.index.facts import ProjectFact
 from vllm_spark.distro.release import native
 from vllm_spark.distro.release.describe import describe
+from vllm_spark.distro.release.made import Release
 from vllm_spark.distro.release.patched import Patched, apply_for_wheel
 from vllm_spark.distro.upstream import fetch, pins
 from vllm_spark.distro.wheel.audit import Audit, audit
@@ -31,34 +31,9 @@ if TYPE_CHECKING:
     from vllm_spark.distro.profile import Profile
     from vllm_spark.distro.upstream.pins import Upstream
 
-__all__ = ["Release", "build"]
+__all__ = ["build"]
 
 _HEADROOM = 1 << 30  # bytes: the new wheel, the copy in the index, and the largest extension while it is rewritten
-
-
-@dataclass(frozen=True)
-class Release:
-    """What was made.
-
-    Attributes:
-        wheels: the patched vLLM and the extension.
-        audits: one per wheel, in the same order; none has a violation.
-        seconds: time by step.
-    """
-
-    upstream: Upstream
-    profile: Profile
-    wheels: tuple[Path, ...]
-    index: Path
-    patched: Patched
-    repacked: Repacked
-    audits: tuple[Audit, ...]
-    seconds: dict[str, float]
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """SHA-256 of each wheel."""
-        return tuple(fetch.sha256_of(wheel) for wheel in self.wheels)
 
 
 def build(profile_name: str, out: Path, index_dir: Path, aot: native.Aot = native.Aot.CACHED) -> Release:
