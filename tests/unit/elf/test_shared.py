@@ -106,6 +106,15 @@ def test_python_symbols(symbol: str, stable: bool) -> None:
     assert bool(_STABLE_PRIVATE.fullmatch(symbol)) is stable
 
 
+def test_a_machine_that_nobody_knows(data: Path, tmp_path: Path) -> None:
+    raw = bytearray((data / "many.so").read_bytes())
+    raw[19] = 0xEE  # high byte of e_machine
+    path = tmp_path / "odd.so"
+    path.write_bytes(raw)
+    with pytest.raises(ArtefactError, match="unknown machine"), FileSource(path) as source:
+        read_shared_object(source)
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["many.so", "suffixes.so", "speed.so"]), st.data())
 def test_any_damage_is_an_error_of_ours_or_harmless(data: Path, tmp_path: Path, file: str, draw: st.DataObject) -> None:

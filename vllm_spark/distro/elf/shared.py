@@ -117,7 +117,7 @@ def read_shared_object(source: Source) -> SharedObject:
                 place = section["sh_offset"], section["sh_size"]
                 found += containers(source, *place, len(found), relocatable=relocatable)
         _check_wrappers(source, elf, {_address(elf, one.offset) for one in found})
-        return SharedObject(source.name, source.size, elf["e_machine"], tuple(found), _abi(elf))
+        return SharedObject(source.name, source.size, _machine(elf), tuple(found), _abi(elf))
     except (ELFError, struct.error, UnicodeDecodeError) as err:
         raise ArtefactError(f"not a readable ELF file ({err})", where=source.name) from err
 
@@ -153,6 +153,14 @@ def _check_wrappers(source: Source, elf: ELFFile, starts: set[int]) -> None:
             raise ArtefactError(
                 f"registration record {index} points at {address:#x}, where no fat binary starts", where=source.name
             )
+
+
+def _machine(elf: ELFFile) -> str:
+    """Its name as elf.h has it; pyelftools leaves a number that it does not know as it is."""
+    machine = elf["e_machine"]
+    if not isinstance(machine, str):
+        raise ELFError(f"unknown machine {machine}")
+    return machine
 
 
 def _relative(elf: ELFFile, start: int, size: int) -> Iterator[tuple[int, int]]:
