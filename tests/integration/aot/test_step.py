@@ -254,11 +254,13 @@ def test_an_interrupted_run_keeps_what_it_finished(wheel: Path, tmp_path: Path) 
         told = child.stderr.read()
         assert child.wait() in (0, 130), told  # a small image may be ready first
     folder = cache / "aot" / "sm_121-ptxas-13.0.88"
-    assert len(list(folder.glob("*.image"))) == 1
-    assert [path.name for path in folder.iterdir() if path.suffix == ".tmp"] == []
+    kept = list(folder.glob("*.image"))  # the signal may come before the one image is begun
+    assert len(kept) <= 1
+    assert list(folder.glob("*.tmp")) == []
     assert list(cache.glob("aot-*")) == []
     again = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert "images to compile" not in again.stderr
+    assert ("images to compile" in again.stderr) == (not kept)
+    assert len(list(folder.glob("*.image"))) == 1
 
 
 def test_the_verb(
